@@ -1,0 +1,1 @@
+//! The agent: decides, and owns all mutable state.

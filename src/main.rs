@@ -1,0 +1,3 @@
+//! The one front door.
+
+fn main() {}

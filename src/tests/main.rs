@@ -1,0 +1,12 @@
+//! The integration tests: real namespaces, real netfilter, real sockets. They need root, and fail without it.
+#![expect(clippy::disallowed_methods, reason = "tests drive the real machine")]
+
+mod agent;
+mod floor;
+mod front;
+mod install;
+mod plugin;
+mod rules;
+mod support;
+mod tidy;
+mod zds;

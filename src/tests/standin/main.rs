@@ -1,0 +1,3 @@
+//! The ztunnel stand-in as a program.
+
+fn main() {}

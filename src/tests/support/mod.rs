@@ -1,0 +1,16 @@
+//! What several test modules need: scratch namespaces, bounded waiting, the built executable.
+
+use std::time::{Duration, Instant};
+
+/// The executable under test.
+pub const FERRULE: &str = env!("CARGO_BIN_EXE_ferrule");
+
+/// Waits for a condition, at most 10 s; panics with `what` when it does not come.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "not within 10 s: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
