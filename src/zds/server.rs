@@ -2,6 +2,7 @@
 //! request is the agent's choice. A thread per connection does the I/O; its queue is bounded; no lock is held across
 //! I/O; a slow ztunnel stalls nobody else.
 
+pub use super::wire::WorkloadInfo;
 use crate::error::Result;
 use crate::sys::netns::Netns;
 use std::path::PathBuf;
@@ -11,17 +12,6 @@ use std::time::Duration;
 /// A connection, numbered in order of its hello; the highest is the newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
-
-/// Who a pod is, as ztunnel needs it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkloadInfo {
-    /// Pod name.
-    pub name: String,
-    /// Namespace.
-    pub namespace: String,
-    /// Service account; `default` when the pod has none.
-    pub service_account: String,
-}
 
 /// A request to one ztunnel.
 #[derive(Debug, Clone)]
@@ -50,18 +40,19 @@ pub enum Request {
 /// What happened, in order per connection.
 #[derive(Debug)]
 pub enum Notice {
-    /// A ztunnel said hello and waits for its snapshot: answer with [`Handle::snapshot`].
+    /// A ztunnel said hello and waits for its snapshot: answer with [`Server::snapshot`].
     Connected(ConnectionId),
     /// The snapshot was sent and acknowledged, `snapshot_sent` included.
     SnapshotDone(ConnectionId),
-    /// A request was acknowledged (`Ok`), refused (`Err`: ztunnel's text), or could not be sent (too large).
+    /// A request was acknowledged (`Ok`) or failed, alone: kind `Refused` with ztunnel's text, or `Invalid` when it
+    /// cannot be sent at all (too long for a packet, a `keep` after the snapshot).
     Answered {
         /// Which ztunnel.
         connection: ConnectionId,
         /// Which request.
         request: Request,
         /// The answer.
-        result: std::result::Result<(), String>,
+        result: Result<()>,
     },
     /// The connection is over, and why. Requests that were queued or unanswered get no answer of their own.
     Disconnected(ConnectionId, String),
@@ -98,7 +89,12 @@ impl Server {
         todo!()
     }
 
-    /// Closes every connection and joins the threads.
+    /// Whether the socket's path still leads to us (another agent may have taken it over).
+    pub fn still_ours(&self) -> bool {
+        todo!()
+    }
+
+    /// Closes every connection and joins the threads, within a second; dropping does the same.
     pub fn stop(self) {
         todo!()
     }
