@@ -1,4 +1,7 @@
 //! What a pod is and whether we want it. Pure: no clock, no environment, no files.
+//!
+//! [`object`] turns text into [`types`]; [`decision`] says whether and how a pod is in the mesh, by [`selector`]; and
+//! [`overrides`] reads what a pod's annotations change.
 
 pub mod decision;
 pub mod object;

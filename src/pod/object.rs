@@ -1,7 +1,17 @@
 //! Kubernetes objects as JSON or YAML text, decoded into [`Pod`] and [`Namespace`].
+//!
+//! JSON is decoded straight into small structs: what has no meaning here is skipped without being built. YAML goes
+//! through the same decoder, as JSON, the way Kubernetes' own tools read it.
 
-use super::types::{Namespace, Pod};
-use crate::error::Result;
+use super::types::{CONFIG_HASH, Namespace, Phase, Pod, PodName, Proxy, StringMap};
+use crate::error::{Context, Result};
+use crate::invalid;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
 
 /// What a file or a list holds, in order. Kinds other than Pod and Namespace are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,7 +23,274 @@ pub struct Objects {
 }
 
 /// Decodes one JSON object, a `List`, or one or several YAML documents. A pod without namespace is in `default`, a
-/// pod without uid gets one derived from namespace and name (a stable v5-like UUID).
-pub fn decode(_text: &str) -> Result<Objects> {
-    todo!()
+/// pod without uid gets one derived from namespace and name, equal at every reading. Fails with `Invalid`.
+pub fn decode(text: &str) -> Result<Objects> {
+    let mut objects = Objects::default();
+    if text.trim_start().starts_with('{') {
+        for document in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
+            objects.add(document.map_err(|e| invalid!("not a JSON object: {e}"))?)?;
+        }
+    } else {
+        let options = serde_saphyr::options! { with_snippet: false };
+        let documents = serde_saphyr::from_multiple_with_options::<serde_json::Value>(text, options)
+            .map_err(|e| invalid!("not YAML: {e}"))?;
+        for document in documents {
+            let json = serde_json::value::to_raw_value(&document).map_err(|e| invalid!("not a YAML object: {e}"))?;
+            objects.add(&json)?;
+        }
+    }
+    Ok(objects)
+}
+
+/// Decodes one Pod object.
+pub fn decode_pod(json: &str) -> Result<Pod> {
+    let raw: RawPod = serde_json::from_str(json).map_err(|e| invalid!("{}: {e}", title("Pod", json)))?;
+    raw.into_pod()
+}
+
+/// Decodes one Namespace object.
+pub fn decode_namespace(json: &str) -> Result<Namespace> {
+    let raw: RawNamespace = serde_json::from_str(json).map_err(|e| invalid!("{}: {e}", title("Namespace", json)))?;
+    if raw.metadata.name.is_empty() {
+        return Err(invalid!("a Namespace has no metadata.name"));
+    }
+    Ok(Namespace { name: raw.metadata.name, labels: raw.metadata.labels })
+}
+
+impl Objects {
+    fn add(&mut self, json: &RawValue) -> Result<()> {
+        if json.get() == "null" {
+            return Ok(());
+        }
+        let head: Head<'_> = serde_json::from_str(json.get()).map_err(|e| invalid!("not a Kubernetes object: {e}"))?;
+        match head.kind.as_deref() {
+            Some("Pod") => self.pods.push(decode_pod(json.get())?),
+            Some("Namespace") => self.namespaces.push(decode_namespace(json.get())?),
+            Some("List") => {
+                for (i, item) in head.items.into_iter().flatten().enumerate() {
+                    self.add(item).with_context(|| format!("items[{i}]"))?;
+                }
+            }
+            Some(_) => {}
+            None => return Err(invalid!("an object has no kind")),
+        }
+        Ok(())
+    }
+}
+
+/// Names an object that did not decode, as far as it can be named.
+fn title(kind: &str, json: &str) -> String {
+    #[derive(Deserialize)]
+    struct Named {
+        metadata: Metadata,
+    }
+    match serde_json::from_str::<Named>(json) {
+        Ok(Named { metadata }) if !metadata.name.is_empty() => {
+            let namespace = if metadata.namespace.is_empty() { "default" } else { &metadata.namespace };
+            format!("{kind} {namespace}/{}", metadata.name)
+        }
+        _ => kind.to_owned(),
+    }
+}
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow, default)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default, deserialize_with = "or_default")]
+    name: String,
+    #[serde(default, deserialize_with = "or_default")]
+    namespace: String,
+    #[serde(default, deserialize_with = "or_default")]
+    uid: String,
+    #[serde(default, deserialize_with = "or_default")]
+    labels: StringMap,
+    #[serde(default, deserialize_with = "meaningful")]
+    annotations: StringMap,
+    #[serde(default, rename = "deletionTimestamp")]
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct RawNamespace {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct RawPod {
+    metadata: Metadata,
+    #[serde(default, deserialize_with = "or_default")]
+    spec: Spec,
+    #[serde(default, deserialize_with = "or_default")]
+    status: Status,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    #[serde(deserialize_with = "or_default")]
+    service_account_name: String,
+    #[serde(deserialize_with = "or_default")]
+    host_network: bool,
+    #[serde(deserialize_with = "or_default")]
+    containers: Vec<Container>,
+    #[serde(deserialize_with = "or_default")]
+    init_containers: Vec<Container>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Container {
+    #[serde(deserialize_with = "or_default")]
+    name: String,
+    #[serde(deserialize_with = "or_default")]
+    args: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    env: Vec<Variable>,
+    #[serde(deserialize_with = "or_default")]
+    security_context: SecurityContext,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Variable {
+    name: String,
+    #[serde(deserialize_with = "or_default")]
+    value: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SecurityContext {
+    run_as_user: Option<u32>,
+    run_as_group: Option<u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Status {
+    #[serde(deserialize_with = "or_default")]
+    phase: String,
+    #[serde(rename = "podIP", deserialize_with = "or_default")]
+    pod_ip: String,
+    #[serde(rename = "podIPs", deserialize_with = "or_default")]
+    pod_ips: Vec<PodIp>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct PodIp {
+    ip: String,
+}
+
+impl RawPod {
+    fn into_pod(self) -> Result<Pod> {
+        let RawPod { metadata, spec, status } = self;
+        let namespace = if metadata.namespace.is_empty() { "default".to_owned() } else { metadata.namespace };
+        if metadata.name.is_empty() {
+            return Err(invalid!("a Pod in namespace {namespace} has no metadata.name"));
+        }
+        let name = PodName { namespace, name: metadata.name };
+        let ips = status.ips().with_context(|| format!("Pod {name}"))?;
+        let containers = || spec.init_containers.iter().chain(&spec.containers);
+        Ok(Pod {
+            uid: if metadata.uid.is_empty() { derived_uid(&name) } else { metadata.uid },
+            ips,
+            labels: metadata.labels,
+            annotations: metadata.annotations,
+            phase: if matches!(status.phase.as_str(), "Succeeded" | "Failed") {
+                Phase::Finished
+            } else {
+                Phase::Active
+            },
+            host_network: spec.host_network,
+            being_deleted: metadata.deletion_timestamp.is_some(),
+            proxy: containers().find(|c| c.name == "istio-proxy").map(|c| Box::new(c.proxy())),
+            has_istio_init: containers().any(|c| c.name == "istio-init"),
+            service_account: match spec.service_account_name {
+                unset if unset.is_empty() => "default".to_owned(),
+                set => set,
+            },
+            name,
+        })
+    }
+}
+
+impl Status {
+    fn ips(&self) -> Result<Vec<IpAddr>> {
+        let all: Vec<&str> = self.pod_ips.iter().map(|p| p.ip.as_str()).filter(|ip| !ip.is_empty()).collect();
+        let texts = match self.pod_ip.as_str() {
+            single if all.is_empty() && !single.is_empty() => vec![single],
+            _ => all,
+        };
+        let parse = |ip: &str| ip.parse::<IpAddr>().map(|ip| ip.to_canonical());
+        texts
+            .into_iter()
+            .map(|ip| parse(ip).map_err(|_| invalid!("status.podIPs: {ip:?} is not an IP address")))
+            .collect()
+    }
+}
+
+impl Container {
+    fn proxy(&self) -> Proxy {
+        let known = self.env.iter().filter(|v| Proxy::ENV.contains(&v.name.as_str()));
+        Proxy {
+            run_as_user: self.security_context.run_as_user,
+            run_as_group: self.security_context.run_as_group,
+            args: self.args.iter().take(2).cloned().collect(),
+            env: known.map(|v| (v.name.clone(), v.value.clone())).collect(),
+        }
+    }
+}
+
+/// A UUID (version 8, RFC 9562) made of the FNV-1a hash of `namespace/name`.
+fn derived_uid(name: &PodName) -> String {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let hash = name.to_string().bytes().fold(OFFSET, |h, byte| (h ^ u128::from(byte)).wrapping_mul(PRIME));
+    let versioned = hash & !(0xf << 76) & !(0x3 << 62) | (0x8 << 76) | (0x2 << 62);
+    let hex = format!("{versioned:032x}");
+    let (a, rest) = hex.split_at(8);
+    let (b, rest) = rest.split_at(4);
+    let (c, rest) = rest.split_at(4);
+    let (d, e) = rest.split_at(4);
+    format!("{a}-{b}-{c}-{d}-{e}")
+}
+
+/// `null` counts as absent, as everywhere in Kubernetes.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> std::result::Result<T, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or_default())
+}
+
+/// Keeps only the annotations with a meaning here; the others are skipped without being built.
+fn meaningful<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<StringMap, D::Error> {
+    struct Filtering;
+    impl<'de> Visitor<'de> for Filtering {
+        type Value = StringMap;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map of strings")
+        }
+        fn visit_unit<E>(self) -> std::result::Result<StringMap, E> {
+            Ok(StringMap::new())
+        }
+        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> std::result::Result<StringMap, M::Error> {
+            let mut kept = StringMap::new();
+            while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+                let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+                if domain == "istio.io" || domain.ends_with(".istio.io") || key == CONFIG_HASH {
+                    kept.insert(key.into_owned(), map.next_value()?);
+                } else {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(kept)
+        }
+    }
+    d.deserialize_any(Filtering)
 }

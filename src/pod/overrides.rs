@@ -1,21 +1,128 @@
-//! Per-pod settings by annotation.
+//! Per-pod settings by annotation, and the two value syntaxes they share with the rest: booleans and interface names.
 
 use super::types::StringMap;
+
+/// Makes the pod an ingress: its inbound plaintext is not captured.
+pub const BYPASS_INBOUND_CAPTURE: &str = "ambient.istio.io/bypass-inbound-capture";
+/// Redirects the pod's DNS, or not, whatever the global setting says.
+pub const DNS_CAPTURE: &str = "ambient.istio.io/dns-capture";
+/// Comma list of virtual interfaces whose traffic counts as outbound.
+pub const REROUTE_VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
 
 /// What a pod's annotations ask for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// `ambient.istio.io/bypass-inbound-capture`: ingress mode.
+    /// [`BYPASS_INBOUND_CAPTURE`]: ingress mode.
     pub ingress_mode: bool,
-    /// `ambient.istio.io/dns-capture`; overrides the global setting both ways.
+    /// [`DNS_CAPTURE`]; overrides the global setting both ways.
     pub dns_capture: Option<bool>,
-    /// `istio.io/reroute-virtual-interfaces`; only valid interface names.
+    /// [`REROUTE_VIRTUAL_INTERFACES`]; only valid interface names, each once.
     pub reroute_interfaces: Vec<String>,
     /// What was wrong with the rest, one sentence each, naming annotation and value.
     pub warnings: Vec<String>,
 }
 
 /// Reads the annotations. A bad value is a warning and counts as absent.
-pub fn parse(_annotations: &StringMap) -> Overrides {
-    todo!()
+pub fn parse(annotations: &StringMap) -> Overrides {
+    let mut warnings = Vec::new();
+    let mut boolean = |key: &str| {
+        let value = annotations.get(key)?;
+        let parsed = parse_bool(value);
+        if parsed.is_none() {
+            warnings.push(format!("annotation {key}: {value:?} is not true or false; ignored"));
+        }
+        parsed
+    };
+    let ingress_mode = boolean(BYPASS_INBOUND_CAPTURE).unwrap_or(false);
+    let dns_capture = boolean(DNS_CAPTURE);
+
+    let mut reroute_interfaces: Vec<String> = Vec::new();
+    let list = annotations.get(REROUTE_VIRTUAL_INTERFACES).map_or("", String::as_str);
+    for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        if !is_interface_name(name) {
+            warnings.push(format!(
+                "annotation {REROUTE_VIRTUAL_INTERFACES}: {name:?} is not the name of a network interface; ignored"
+            ));
+        } else if !reroute_interfaces.iter().any(|known| known == name) {
+            reroute_interfaces.push(name.to_owned());
+        }
+    }
+    Overrides { ingress_mode, dns_capture, reroute_interfaces, warnings }
+}
+
+/// A boolean as Go's `strconv.ParseBool` takes it; `None` for anything else.
+pub fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether a text may name a network interface in a rule: at most 15 bytes (IFNAMSIZ), and only letters, digits, `.`,
+/// `_` and `-`, not in front. The kernel allows more, but `+`, `*`, `!` and quotes mean something to packet filters.
+pub fn is_interface_name(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=15).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('-') && text != "." && text != ".."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotations(pairs: &[(&str, &str)]) -> StringMap {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn annotations_to_overrides() {
+        let check = |pairs: &[(&str, &str)], ingress, dns, interfaces: &[&str], warnings: &[&str]| {
+            let got = parse(&annotations(pairs));
+            assert_eq!((got.ingress_mode, got.dns_capture), (ingress, dns), "{pairs:?}");
+            assert_eq!(got.reroute_interfaces, interfaces, "{pairs:?}");
+            assert_eq!(got.warnings, warnings, "{pairs:?}");
+        };
+        check(&[], false, None, &[], &[]);
+        check(&[("ambient.istio.io/bypass-inbound-capture", "true")], true, None, &[], &[]);
+        check(&[("ambient.istio.io/bypass-inbound-capture", "F")], false, None, &[], &[]);
+        check(&[("ambient.istio.io/dns-capture", "0")], false, Some(false), &[], &[]);
+        check(&[("ambient.istio.io/dns-capture", "T")], false, Some(true), &[], &[]);
+        check(
+            &[("ambient.istio.io/dns-capture", "yes"), ("ambient.istio.io/bypass-inbound-capture", "")],
+            false,
+            None,
+            &[],
+            &[
+                "annotation ambient.istio.io/bypass-inbound-capture: \"\" is not true or false; ignored",
+                "annotation ambient.istio.io/dns-capture: \"yes\" is not true or false; ignored",
+            ],
+        );
+        check(
+            &[("istio.io/reroute-virtual-interfaces", " net1, k6t-eth0,,net1,")],
+            false,
+            None,
+            &["net1", "k6t-eth0"],
+            &[],
+        );
+        check(
+            &[("istio.io/reroute-virtual-interfaces", "net1,sixteen-bytes-xx")],
+            false,
+            None,
+            &["net1"],
+            &["annotation istio.io/reroute-virtual-interfaces: \"sixteen-bytes-xx\" is not the name of a network \
+               interface; ignored"],
+        );
+    }
+
+    #[test]
+    fn interface_names() {
+        for good in ["a", "eth0", "fifteen-bytes-x", "net1.100", "br_0", "..."] {
+            assert!(is_interface_name(good), "{good:?}");
+        }
+        for bad in
+            ["", ".", "..", "a/b", "a b", "a:b", "eth+", "*", "!eth0", "-j", "a\"b", "a\nb", "sixteen-bytes-xx", "é"]
+        {
+            assert!(!is_interface_name(bad), "{bad:?}");
+        }
+    }
 }

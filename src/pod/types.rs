@@ -42,7 +42,7 @@ pub struct Pod {
     pub service_account: String,
     /// `metadata.labels`.
     pub labels: StringMap,
-    /// `metadata.annotations`, only those with a meaning here are kept.
+    /// `metadata.annotations`, only those with a meaning here are kept: keys below `istio.io` and [`CONFIG_HASH`].
     pub annotations: StringMap,
     /// `status.podIPs`, else `status.podIP`; IPv4-mapped IPv6 unmapped.
     pub ips: Vec<IpAddr>,
@@ -52,12 +52,38 @@ pub struct Pod {
     pub host_network: bool,
     /// `metadata.deletionTimestamp` is set.
     pub being_deleted: bool,
+    /// The container `istio-proxy`, init or not, if there is one.
+    pub proxy: Option<Box<Proxy>>,
+    /// A container, init or not, is named `istio-init`: it programs the pod's redirection itself.
+    pub has_istio_init: bool,
 }
 
+/// What sidecar redirection depends on in the container `istio-proxy`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Proxy {
+    /// `securityContext.runAsUser`.
+    pub run_as_user: Option<u32>,
+    /// `securityContext.runAsGroup`.
+    pub run_as_group: Option<u32>,
+    /// The first two of `args`: `proxy sidecar` for a sidecar.
+    pub args: Vec<String>,
+    /// Those of `env` with a meaning here ([`Proxy::ENV`]) and a literal value; the last of one name counts.
+    pub env: StringMap,
+}
+
+impl Proxy {
+    /// The variables that are kept.
+    pub const ENV: [&str; 4] = ["DISABLE_ENVOY", "ISTIO_META_DNS_CAPTURE", "ISTIO_DUAL_STACK", "INVALID_DROP"];
+}
+
+/// Annotation of a static pod's mirror: the uid under which the runtime and the cgroup know the pod (32 hex digits).
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
 impl Pod {
-    /// The uid under which the runtime and the cgroup know a static pod: annotation `kubernetes.io/config.hash`.
+    /// The uid under which the runtime and the cgroup know the pod; differs from `uid` for static pods
+    /// ([`CONFIG_HASH`]).
     pub fn runtime_uid(&self) -> &str {
-        self.annotations.get("kubernetes.io/config.hash").map_or(&self.uid, |hash| hash)
+        self.annotations.get(CONFIG_HASH).map_or(&self.uid, |hash| hash)
     }
 }
 
