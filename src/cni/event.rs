@@ -1,6 +1,9 @@
 //! The wire types between the plugin and the agent on `pluginevent.sock`: Istio's own body and our extra fields.
 
+use base64::Engine as _;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::net::IpAddr;
 
 /// Body of `POST /cmdadd`. The first four fields are what Istio's Go plugin sends.
@@ -15,7 +18,7 @@ pub struct AddEvent {
     pub pod_namespace: String,
     /// Addresses as Go's `[]IPConfig`; decoded leniently by [`AddEvent::addresses`].
     #[serde(rename = "IPs")]
-    pub ips: serde_json::Value,
+    pub ips: Value,
     /// Ours: pod uid from CNI_ARGS.
     #[serde(rename = "PodUID", skip_serializing_if = "String::is_empty")]
     pub pod_uid: String,
@@ -30,8 +33,40 @@ pub struct AddEvent {
 impl AddEvent {
     /// The pod's addresses; empty, null and unparsable ones are left out, IPv4-mapped ones unmapped.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        todo!()
+        let entries = self.ips.as_array().map(Vec::as_slice).unwrap_or_default();
+        entries
+            .iter()
+            .filter_map(|entry| entry.get("Address")?.get("IP")?.as_str()?.parse::<IpAddr>().ok())
+            .map(|address| address.to_canonical())
+            .filter(|address| !address.is_unspecified())
+            .collect()
     }
+}
+
+/// The addresses of a CNI result of any version in the form of [`AddEvent::ips`], as Go's plugin encodes them: null
+/// without a result. What cannot be read is left out: the agent can do without.
+pub fn ips_of_result(result: Option<&Value>) -> Value {
+    let Some(result) = result else { return Value::Null };
+    let modern = result.get("ips").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let modern = modern.iter().filter_map(|ip| go_ip(ip.get("address")?, ip.get("gateway"), ip.get("interface")));
+    let legacy = ["ip4", "ip6"].iter().filter_map(|family| result.get(family));
+    let legacy = legacy.filter_map(|ip| go_ip(ip.get("ip")?, ip.get("gateway"), None));
+    Value::Array(modern.chain(legacy).collect())
+}
+
+/// Go's `types100.IPConfig` as `encoding/json` writes it: the mask in base64, an absent gateway as an empty string.
+fn go_ip(address: &Value, gateway: Option<&Value>, interface: Option<&Value>) -> Option<Value> {
+    let address = address.as_str()?;
+    let net = address.parse::<IpNet>().or_else(|_| address.parse::<IpAddr>().map(IpNet::from)).ok()?;
+    let mask = match net.netmask() {
+        IpAddr::V4(mask) => base64::engine::general_purpose::STANDARD.encode(mask.octets()),
+        IpAddr::V6(mask) => base64::engine::general_purpose::STANDARD.encode(mask.octets()),
+    };
+    Some(json!({
+        "Interface": interface.filter(|i| i.is_u64()),
+        "Address": {"IP": net.addr(), "Mask": mask},
+        "Gateway": gateway.and_then(Value::as_str).unwrap_or_default(),
+    }))
 }
 
 /// Answer to an [`AddEvent`] with `decide`.
@@ -80,4 +115,68 @@ pub struct GcEvent {
     /// Sandbox ids.
     #[serde(rename = "ContainerIDs")]
     pub container_ids: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_leniently() {
+        let check = |ips: &str, expected: &[&str]| {
+            let body = format!(r#"{{"Netns":"/x","PodName":"a","PodNamespace":"b","IPs":{ips}}}"#);
+            let event: AddEvent = serde_json::from_str(&body).unwrap();
+            let expected: Vec<IpAddr> = expected.iter().map(|a| a.parse().unwrap()).collect();
+            assert_eq!(event.addresses(), expected, "{ips}");
+        };
+        check(
+            r#"[{"Interface":0,"Address":{"IP":"10.244.1.5","Mask":"////AA=="},"Gateway":"10.244.1.1"}]"#,
+            &["10.244.1.5"],
+        );
+        check(
+            r#"[{"Interface":null,"Address":{"IP":"fd00::5","Mask":"//////////8AAAAAAAAAAA=="},"Gateway":""}]"#,
+            &["fd00::5"],
+        );
+        check(
+            r#"[{"Address":{"IP":"::ffff:10.0.0.1","Mask":null}},{"Address":{"IP":"10.0.0.2"}}]"#,
+            &["10.0.0.1", "10.0.0.2"],
+        );
+        check(r#"[{"Interface":null,"Address":{"IP":"","Mask":null},"Gateway":""}]"#, &[]);
+        check(
+            r#"[null,1,"x",[],{},{"Address":null},{"Address":{"IP":null}},{"Address":{"IP":"no"}},{"Address":{"IP":"0.0.0.0"}}]"#,
+            &[],
+        );
+        check("null", &[]);
+        check("{}", &[]);
+        let bare: AddEvent = serde_json::from_str("{}").unwrap();
+        assert_eq!((bare.addresses(), bare.decide), (vec![], false));
+    }
+
+    #[test]
+    fn a_result_gives_what_istios_plugin_sends() {
+        let check = |result: &str, expected: &str| {
+            let result: Value = serde_json::from_str(result).unwrap();
+            assert_eq!(ips_of_result(Some(&result)), serde_json::from_str::<Value>(expected).unwrap(), "{result}");
+        };
+        check(
+            r#"{"ips":[{"address":"10.244.1.5/24","gateway":"10.244.1.1","interface":0},{"address":"fd23:1::32/64"}]}"#,
+            r#"[{"Interface":0,"Address":{"IP":"10.244.1.5","Mask":"////AA=="},"Gateway":"10.244.1.1"},
+                {"Interface":null,"Address":{"IP":"fd23:1::32","Mask":"//////////8AAAAAAAAAAA=="},"Gateway":""}]"#,
+        );
+        check(
+            r#"{"ip4":{"ip":"10.0.0.9/32"},"ip6":{"ip":"fd00::9/128","gateway":"fd00::1"}}"#,
+            r#"[{"Interface":null,"Address":{"IP":"10.0.0.9","Mask":"/////w=="},"Gateway":""},
+                {"Interface":null,"Address":{"IP":"fd00::9","Mask":"/////////////////////w=="},"Gateway":"fd00::1"}]"#,
+        );
+        check(r#"{"ips":[{"address":7},{"address":"garbage"},null],"ip4":null,"ip6":[]}"#, "[]");
+        assert_eq!(ips_of_result(None), Value::Null);
+    }
+
+    #[test]
+    fn an_event_without_our_fields_is_exactly_istios_body() {
+        let event =
+            AddEvent { netns: "/n".into(), pod_name: "p".into(), pod_namespace: "s".into(), ..Default::default() };
+        let text = serde_json::to_string(&event).unwrap();
+        assert_eq!(text, r#"{"Netns":"/n","PodName":"p","PodNamespace":"s","IPs":null}"#);
+    }
 }

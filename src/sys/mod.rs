@@ -2,6 +2,7 @@
 //! environment or the clock, writes a file or enters a namespace (clippy's `disallowed-methods` holds the doors shut).
 
 pub mod clock;
+pub mod exchange;
 pub mod exec;
 pub mod fd;
 pub mod ffi;
