@@ -29,6 +29,16 @@ pub enum Kind {
     ProgramFailed,
     /// A network namespace is that of the host, where a pod's was expected.
     HostNetns,
+    /// The API server does not know our credential (401).
+    Unauthorized,
+    /// The API server does not let us do this (403).
+    Forbidden,
+    /// The object is not as the request assumed (409: precondition, concurrent write).
+    Conflict,
+    /// The resourceVersion or continue token is too old (410).
+    Gone,
+    /// The API server asks for patience (429).
+    Busy,
 }
 
 impl Kind {

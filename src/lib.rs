@@ -8,6 +8,7 @@ pub mod dataplane;
 pub mod error;
 pub mod http;
 pub mod install;
+pub mod kube;
 pub mod logging;
 pub mod pod;
 pub mod rules;

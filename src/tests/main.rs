@@ -2,9 +2,11 @@
 #![expect(clippy::disallowed_methods, reason = "tests drive the real machine")]
 
 mod agent;
+mod apiserver;
 mod floor;
 mod front;
 mod install;
+mod kube;
 mod plugin;
 mod rules;
 mod support;

@@ -1,0 +1,1 @@
+//! The Kubernetes API, blocking: client and reflectors.

@@ -1,0 +1,1 @@
+//! The client and the reflectors against an API server that misbehaves.
