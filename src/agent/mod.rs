@@ -1,1 +1,59 @@
-//! The agent: decides, and owns all mutable state.
+//! The agent: decides which pods of this node are in the mesh, and owns all mutable state.
+//!
+//! Everything that happens arrives as one closed [`event::Event`] in one inbox. [`state::State::step`] is pure: it
+//! takes an event and the time and returns the [`event::Action`]s to carry out; named workers ([`execute`]) carry them
+//! out and send what came of it back as events. So no two places decide, nothing here waits for I/O, and every
+//! behaviour can be tested as a script of events.
+
+mod run;
+
+pub use run::run;
+
+use crate::pod::decision::Policy;
+use crate::sys::file::HostRoot;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the agent is told once.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `--pod-source`.
+    pub source: PodSource,
+    /// `--cni-agent-run-dir`: sockets, lock, and what is remembered across restarts.
+    pub run_dir: PathBuf,
+    /// `--host-root`.
+    pub host_root: HostRoot,
+    /// `--ztunnel-uds-address`.
+    pub ztunnel_socket: PathBuf,
+    /// Which pods are in the mesh.
+    pub policy: Policy,
+    /// `--ambient-dns-capture`.
+    pub dns_capture: bool,
+    /// `--ambient-ipv6`.
+    pub ipv6: bool,
+    /// `HOST_PROBE_SNAT_IP`.
+    pub probe_v4: Ipv4Addr,
+    /// `HOST_PROBE_SNAT_IPV6`.
+    pub probe_v6: Ipv6Addr,
+    /// `FORCE_IPTABLES_BINARY`: `legacy` or `nft`.
+    pub force_backend: Option<String>,
+    /// `ALLOW_SWITCH_TO_HOST_NS`: this process is not in the host's network namespace; that one is
+    /// `<host-root>/proc/1/ns/net`.
+    pub switch_to_host_ns: bool,
+    /// `--verify-interval`; zero turns verification off.
+    pub verify_interval: Duration,
+    /// `--ambient-reconcile-pod-rules-on-startup`: bring pods enrolled by an earlier run to today's settings.
+    pub reconcile_on_startup: bool,
+    /// `--ambient-disable-safe-upgrade`: a stop always removes what was installed.
+    pub disable_safe_upgrade: bool,
+}
+
+/// Where pods and namespaces come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodSource {
+    /// The API server.
+    Kubernetes,
+    /// Files in a directory (`dir:PATH`).
+    Directory(PathBuf),
+}
