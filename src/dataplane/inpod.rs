@@ -1,16 +1,20 @@
 //! Puts the rules, routes and rule-marks of an ambient pod into its namespace, checks them and takes them out.
 
+use super::xtables::Variant;
 use crate::error::Result;
 use crate::rules::inpod::Settings;
-use crate::sys::netns::{Netns, NetnsId};
+use crate::sys::netns::Netns;
+use std::path::PathBuf;
 
 /// What this module is told once.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// `FORCE_IPTABLES_BINARY`: `legacy` or `nft`.
-    pub force_backend: Option<String>,
+    /// `FORCE_IPTABLES_BINARY`.
+    pub force_variant: Option<Variant>,
     /// Directory for per-namespace xtables lock files (below the run dir).
-    pub lock_dir: std::path::PathBuf,
+    pub lock_dir: PathBuf,
+    /// Where the iptables programs are looked for; `None`: in the system's own directories.
+    pub program_dir: Option<PathBuf>,
 }
 
 /// What [`InPod::apply`] found and did.
@@ -29,9 +33,9 @@ pub struct InPod {
 }
 
 impl InPod {
-    /// Finds the firewall backend (spec: tested in a throwaway namespace, not guessed). `host` is the host's
-    /// namespace: it is only read, and refused as a pod's.
-    pub fn detect(_options: Options, _host: NetnsId) -> Result<Self> {
+    /// Finds the firewall backend (tested in a throwaway namespace, not guessed). `host` is the host's namespace: it is
+    /// only read, and refused as a pod's.
+    pub fn detect(_options: Options, _host: &Netns) -> Result<Self> {
         todo!()
     }
 
@@ -41,7 +45,7 @@ impl InPod {
         todo!()
     }
 
-    /// What differs from `settings`, one clause each; empty when all is right. Starts no process.
+    /// What differs from `settings`, one clause each; empty when all is right. Starts no process in the pod.
     pub fn check(&self, _netns: &Netns, _settings: &Settings) -> Result<Vec<String>> {
         todo!()
     }

@@ -1,1 +1,26 @@
-//! Placeholder.
+//! The iptables programs.
+
+use crate::error::{Error, Result};
+use std::str::FromStr;
+
+/// The two implementations of iptables, which keep their rules apart from each other in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Variant {
+    /// On nf_tables.
+    Nft,
+    /// On the kernel's x_tables.
+    Legacy,
+}
+
+impl FromStr for Variant {
+    type Err = Error;
+
+    /// As `FORCE_IPTABLES_BINARY` names them.
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "nft" => Ok(Variant::Nft),
+            "legacy" => Ok(Variant::Legacy),
+            other => Err(crate::invalid!("iptables variant {other:?}: must be nft or legacy")),
+        }
+    }
+}

@@ -1,1 +1,51 @@
-//! Placeholder.
+//! The rule of the host's network namespace: the kubelet's probes of enrolled pods leave with one well-known source
+//! address, by which the pods' own rules let them pass.
+
+use super::ruleset::{
+    BuiltIn, Chain, Hook, Owned, Place, Protocol, Rule, RuleSet, Table, TableName, Target, Test, protocol,
+};
+use crate::sys::netlink::Family;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Called first from POSTROUTING.
+const POSTRT: &str = "ISTIO_POSTRT";
+
+/// Everything that may be in the host's packet filter because of us.
+pub const OWNED: &[Owned] = &[Owned { table: TableName::Nat, from: BuiltIn::Postrouting, chain: POSTRT }];
+
+/// What the host's rules depend on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `HOST_PROBE_SNAT_IP`.
+    pub probe_v4: Ipv4Addr,
+    /// `HOST_PROBE_SNAT_IPV6`.
+    pub probe_v6: Ipv6Addr,
+}
+
+/// Name of the ipset that holds the addresses of the node's enrolled pods.
+pub fn probe_set(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "istio-inpod-probes-v4",
+        Family::V6 => "istio-inpod-probes-v6",
+    }
+}
+
+/// The rule set of one family. The kernel takes it only once the [`probe_set`] exists.
+pub fn rules(settings: &Settings, family: Family) -> RuleSet {
+    let probe: IpAddr = match family {
+        Family::V4 => settings.probe_v4.into(),
+        Family::V6 => settings.probe_v6.into(),
+    };
+    let rule = Rule::new(
+        [Test::LocalSocket.into(), protocol(Protocol::Tcp), Test::DestinationSet(probe_set(family)).into()],
+        Target::SourceNat(probe),
+    );
+    RuleSet {
+        family,
+        tables: vec![Table {
+            name: TableName::Nat,
+            chains: vec![Chain { name: POSTRT, rules: vec![rule] }],
+            hooks: vec![Hook { place: Place::First, ..Hook::jump(BuiltIn::Postrouting, POSTRT) }],
+        }],
+    }
+}
