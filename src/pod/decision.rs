@@ -101,3 +101,42 @@ fn no_redirection(pod: &Pod) -> Option<String> {
     (inject.and_then(|value| parse_bool(value)) == Some(false))
         .then(|| format!("the pod's {what} {SIDECAR_INJECT} is false"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::object::decode_pod;
+
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    struct Case {
+        pod: serde_json::Value,
+        #[serde(default)]
+        namespace_labels: StringMap,
+        #[serde(default)]
+        ambient_off: bool,
+        #[serde(default)]
+        no_selectors: bool,
+        action: String,
+        reason: String,
+    }
+
+    #[test]
+    fn cases() {
+        let chart = EnablementSelectors::parse(include_str!("../../test-fixtures/pod/chart-selectors.yaml")).unwrap();
+        let cases: Vec<Case> = serde_saphyr::from_str(include_str!("../../test-fixtures/pod/decisions.yaml")).unwrap();
+        assert!(cases.len() > 20);
+        for case in cases {
+            let policy = Policy {
+                ambient_enabled: !case.ambient_off,
+                selectors: if case.no_selectors { EnablementSelectors::default() } else { chart.clone() },
+                exclude_namespaces: vec!["kube-system".to_owned()],
+                system_namespace: "istio-system".to_owned(),
+            };
+            let pod = decode_pod(&case.pod.to_string()).unwrap();
+            let decision = decide(&policy, &pod, &case.namespace_labels);
+            let got = (format!("{:?}", decision.action), decision.reason);
+            assert_eq!(got, (case.action, case.reason), "{}", case.pod);
+        }
+    }
+}

@@ -82,7 +82,13 @@ impl Objects {
 fn title(kind: &str, json: &str) -> String {
     #[derive(Deserialize)]
     struct Named {
-        metadata: Metadata,
+        metadata: Names,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Names {
+        name: String,
+        namespace: String,
     }
     match serde_json::from_str::<Named>(json) {
         Ok(Named { metadata }) if !metadata.name.is_empty() => {
@@ -293,4 +299,143 @@ fn meaningful<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<StringMap,
         }
     }
     d.deserialize_any(Filtering)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> StringMap {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    fn pod(namespace: &str, name: &str, uid: &str) -> Pod {
+        Pod {
+            uid: uid.to_owned(),
+            name: PodName { namespace: namespace.to_owned(), name: name.to_owned() },
+            service_account: "default".to_owned(),
+            labels: StringMap::new(),
+            annotations: StringMap::new(),
+            ips: Vec::new(),
+            phase: Phase::Active,
+            host_network: false,
+            being_deleted: false,
+            proxy: None,
+            has_istio_init: false,
+        }
+    }
+
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|ip| ip.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_pod_as_the_api_serves_it() {
+        let got = decode(include_str!("../../test-fixtures/pod/api-pod.json")).unwrap();
+        let want = Pod {
+            service_account: "web".to_owned(),
+            labels: map(&[("app", "web-2"), ("istio.io/dataplane-mode", "ambient")]),
+            annotations: map(&[
+                ("ambient.istio.io/redirection", "enabled"),
+                ("istio.io/reroute-virtual-interfaces", "net1"),
+            ]),
+            ips: ips(&["10.0.0.7", "10.0.0.8", "fd00::7"]),
+            being_deleted: true,
+            ..pod("team-a", "web-2", "f6796c87-6a57-40b3-90b4-d346adfc8390")
+        };
+        assert_eq!(got, Objects { pods: vec![want], namespaces: vec![] });
+    }
+
+    #[test]
+    fn a_list_with_a_sidecar_and_another_kind() {
+        let got = decode(include_str!("../../test-fixtures/pod/list.json")).unwrap();
+        let proxy = Proxy {
+            run_as_user: Some(1337),
+            run_as_group: Some(1338),
+            args: vec!["proxy".to_owned(), "sidecar".to_owned()],
+            env: map(&[("INVALID_DROP", ""), ("ISTIO_META_DNS_CAPTURE", "true")]),
+        };
+        let want = Pod {
+            annotations: map(&[("sidecar.istio.io/status", "{\"initContainers\":[]}")]),
+            ips: ips(&["10.0.0.9"]),
+            phase: Phase::Finished,
+            proxy: Some(Box::new(proxy)),
+            ..pod("legacy", "s", "0b9ee37d-3f2c-4d1c-8c4e-0d6d3c3a1f10")
+        };
+        let namespace = Namespace { name: "legacy".to_owned(), labels: map(&[("istio-injection", "enabled")]) };
+        assert_eq!(got, Objects { pods: vec![want], namespaces: vec![namespace] });
+    }
+
+    #[test]
+    fn yaml_documents() {
+        let got = decode(include_str!("../../test-fixtures/pod/documents.yaml")).unwrap();
+        let mesh = map(&[("istio.io/dataplane-mode", "ambient")]);
+        let short = Pod {
+            labels: mesh.clone(),
+            host_network: true,
+            ..pod("default", "short", "ff89c665-8140-8ffb-93d3-34a35e11662b")
+        };
+        let fixed = Pod {
+            annotations: map(&[("kubernetes.io/config.hash", "2d3c7b0f5a5f4c3e9d1b8a7f6e5d4c3b")]),
+            ips: ips(&["10.0.0.5"]),
+            phase: Phase::Finished,
+            ..pod("team-a", "static", "1")
+        };
+        assert_eq!(fixed.runtime_uid(), "2d3c7b0f5a5f4c3e9d1b8a7f6e5d4c3b");
+        assert_eq!(short.runtime_uid(), short.uid);
+        let namespace = Namespace { name: "team-a".to_owned(), labels: mesh };
+        assert_eq!(got, Objects { pods: vec![short, fixed], namespaces: vec![namespace] });
+    }
+
+    #[test]
+    fn derived_uids_are_uuids_that_tell_pods_apart() {
+        let uid = |ns: &str, name: &str| derived_uid(&PodName { namespace: ns.to_owned(), name: name.to_owned() });
+        assert_eq!(uid("a", "b"), uid("a", "b"));
+        assert_ne!(uid("a", "b"), uid("a", "c"));
+        assert_ne!(uid("a", "b"), uid("b", "b"));
+        let text = uid("a", "b");
+        assert_eq!(text.split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+        assert!(text[14..].starts_with('8') && text[19..].starts_with(['8', '9', 'a', 'b']), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_says_what_and_where() {
+        let check = |text: &str, want: &str| {
+            let error = decode(text).unwrap_err();
+            assert_eq!(error.kind(), crate::error::Kind::Invalid, "{text}");
+            assert!(error.to_string().contains(want), "{text}: {error}");
+            assert!(!error.to_string().contains('\n'), "{text}: {error}");
+        };
+        check("{\"kind\":\"Pod\",\"metadata\":{\"namespace\":\"a\"}}", "a Pod in namespace a has no metadata.name");
+        check("kind: Namespace\nmetadata: {}", "a Namespace has no metadata.name");
+        check("metadata: {name: a}", "an object has no kind");
+        check("kind: [", "not YAML");
+        check("just a text", "not a Kubernetes object");
+        check("{\"kind\":\"Pod\",", "not a JSON object");
+        check("kind: Pod\nmetadata: {name: a, labels: {b: true}}", "Pod default/a: ");
+        check("kind: Pod\nmetadata: {name: a, labels: {b: true}}", "invalid type: boolean `true`, expected a string");
+        check("kind: Pod\nmetadata: {name: a}\nstatus: {podIP: x}", "Pod default/a: status.podIPs: \"x\" is not an IP");
+        check("{\"kind\":\"List\",\"items\":[{\"kind\":\"Node\"},{\"kind\":\"Pod\"}]}", "items[1]: ");
+    }
+
+    #[test]
+    fn nothing_is_no_objects() {
+        for text in ["", "  \n", "---\n---\n", "# nothing\n", "null"] {
+            assert_eq!(decode(text).unwrap(), Objects::default(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_file_never_panics() {
+        for text in [
+            include_str!("../../test-fixtures/pod/api-pod.json"),
+            include_str!("../../test-fixtures/pod/list.json"),
+            include_str!("../../test-fixtures/pod/documents.yaml"),
+        ] {
+            for end in 0..text.len() {
+                let decoded = decode(&text[..end]);
+                assert!(!text.starts_with('{') || end == 0 || end + 1 >= text.len() || decoded.is_err(), "{end}");
+            }
+        }
+    }
 }

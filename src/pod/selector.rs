@@ -153,3 +153,94 @@ impl RawExpression {
         Ok(Requirement { key, test })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(text: &str) -> StringMap {
+        let pair = |p: &str| p.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).unwrap();
+        text.split(',').filter(|p| !p.is_empty()).map(pair).collect()
+    }
+
+    /// The chart's default.
+    const CHART: &str = include_str!("../../test-fixtures/pod/chart-selectors.yaml");
+
+    #[test]
+    fn matching() {
+        let check = |yaml: &str, pod: &str, namespace: &str, want: bool| {
+            let selectors = EnablementSelectors::parse(yaml).unwrap();
+            assert_eq!(selectors.matches(&labels(pod), &labels(namespace)), want, "{yaml}: {pod} in {namespace}");
+        };
+        let mode = "istio.io/dataplane-mode";
+        check(CHART, &format!("{mode}=ambient"), "", true);
+        check(CHART, &format!("{mode}=none"), "", false);
+        check(CHART, "", &format!("{mode}=ambient"), true);
+        check(CHART, "app=x", &format!("{mode}=ambient,a=b"), true);
+        check(CHART, &format!("{mode}=none"), &format!("{mode}=ambient"), false);
+        check(CHART, "", &format!("{mode}=none"), false);
+        check(CHART, "", "", false);
+        // Nothing matches without a selector; everything matches an empty one.
+        check("", "a=b", "a=b", false);
+        check("[]", "a=b", "a=b", false);
+        check("null", "a=b", "a=b", false);
+        check("[{}]", "", "", true);
+        check("- podSelector:\n", "", "", true);
+        check("[{podSelector: {matchLabels: null}, namespaceSelector: {}}]", "", "", true);
+        check("[{\"namespaceSelector\":{\"matchLabels\":{\"a\":\"b\"}}}]", "", "a=b", true);
+        check("[{podSelector: {matchLabels: {a: b, c: d}}}]", "a=b", "", false);
+        check("[{podSelector: {matchLabels: {a: b, c: d}}}]", "a=b,c=d", "", true);
+        check(
+            "[{podSelector: {matchLabels: {a: b}, matchExpressions: [{key: c, operator: Exists}]}}]",
+            "a=b",
+            "",
+            false,
+        );
+        check("[{podSelector: {matchLabels: {a: \"\"}}}]", "", "", false);
+        check("[{podSelector: {matchLabels: {a: \"\"}}}]", "a=", "", true);
+        // The operators, on a label that is right, other, empty and absent.
+        for (operator, right, other, empty, absent) in [
+            ("In, values: [x, y]", true, false, false, false),
+            ("NotIn, values: [x, y]", false, true, true, true),
+            ("Exists", true, true, true, false),
+            ("DoesNotExist", false, false, false, true),
+        ] {
+            let yaml = format!("[{{podSelector: {{matchExpressions: [{{key: k, operator: {operator}}}]}}}}]");
+            check(&yaml, "k=x", "", right);
+            check(&yaml, "k=z", "", other);
+            check(&yaml, "k=", "", empty);
+            check(&yaml, "j=x", "", absent);
+        }
+    }
+
+    #[test]
+    fn refusals_name_what_is_allowed() {
+        let check = |yaml: &str, wants: &[&str]| {
+            let error = EnablementSelectors::parse(yaml).unwrap_err();
+            assert_eq!(error.kind(), crate::error::Kind::Invalid, "{yaml}");
+            for want in wants {
+                assert!(error.to_string().contains(want), "{yaml}: {error}");
+            }
+            assert!(!error.to_string().contains('\n'), "{yaml}: {error}");
+        };
+        check("[{podselector: {}}]", &["podselector", "podSelector", "namespaceSelector"]);
+        check("[{podSelector: {labels: {}}}]", &["labels", "matchLabels", "matchExpressions"]);
+        check("podSelector: {}", &["list of {podSelector: LabelSelector"]);
+        check("[{podSelector: {matchExpressions: [{key: a, operator: in, values: [b]}]}}]", &["in", "NotIn", "Exists"]);
+        check("[{podSelector: {matchExpressions: [{key: a, operator: In}]}}]", &["[0].podSelector", "needs values"]);
+        check(
+            "[{}, {namespaceSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}]",
+            &["[1].namespaceSelector", "a: operator Exists takes no values"],
+        );
+        check("[{podSelector: {matchExpressions: [{key: '', operator: Exists}]}}]", &["empty key"]);
+        check("[{podSelector: {matchExpressions: [{operator: Exists}]}}]", &["key"]);
+        check("[", &["not a list"]);
+    }
+
+    #[test]
+    fn a_truncated_text_never_panics() {
+        for end in 0..CHART.len() {
+            let _ = EnablementSelectors::parse(&CHART[..end]);
+        }
+    }
+}
