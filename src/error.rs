@@ -27,6 +27,8 @@ pub enum Kind {
     Invalid,
     /// A program ended with a status other than 0, or was killed.
     ProgramFailed,
+    /// The kernel does not have what was asked for (IPv6 off at boot, a missing module, an old kernel).
+    Unsupported,
     /// A network namespace is that of the host, where a pod's was expected.
     HostNetns,
     /// The API server does not know our credential (401).
@@ -86,6 +88,14 @@ impl Error {
         self
     }
 
+    /// The system's number of the error at the bottom of the chain, where there is one: for the few answers of the
+    /// kernel that have no kind of their own (those of ipset, from 4096 on).
+    pub fn errno(&self) -> Option<i32> {
+        let source = self.0.source.as_ref()?;
+        let io = source.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        io.or_else(|| source.downcast_ref::<nix::errno::Errno>().map(|errno| *errno as i32))
+    }
+
     /// What a caller may branch on.
     pub fn kind(&self) -> Kind {
         self.0.kind
@@ -108,6 +118,7 @@ fn of_io(kind: std::io::ErrorKind) -> Kind {
     match kind {
         Io::NotFound => Kind::NotFound,
         Io::TimedOut | Io::WouldBlock => Kind::TimedOut,
+        Io::Unsupported => Kind::Unsupported,
         Io::BrokenPipe | Io::ConnectionReset | Io::ConnectionAborted | Io::UnexpectedEof | Io::NotConnected => {
             Kind::PeerGone
         }
@@ -184,6 +195,9 @@ mod tests {
         let e = Err::<(), _>(io).context("open /x").context("enrol pod a/b").unwrap_err();
         assert_eq!(e.kind(), Kind::NotFound);
         assert_eq!(e.to_string(), "enrol pod a/b: open /x: No such file or directory (os error 2)");
+        assert_eq!(e.errno(), Some(libc::ENOENT));
+        let e = Error::from(nix::errno::Errno::ESRCH);
+        assert_eq!((e.kind(), e.errno()), (Kind::Other, Some(libc::ESRCH)));
         assert_eq!(invalid!("port {}", 0).kind(), Kind::Invalid);
         assert_eq!(Kind::Usage.exit_code(), 2);
     }

@@ -5,12 +5,15 @@
 //! environment is empty but for what the command names. A deadline kills and reaps.
 
 use crate::error::Result;
+use crate::sys::netns::Netns;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A program to run. `program` is absolute: there is no PATH look-up here (see [`find_program`]).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Command {
     /// Absolute path.
     pub program: PathBuf,
@@ -24,6 +27,18 @@ pub struct Command {
     pub stdin: Vec<u8>,
     /// From spawn to exit; then SIGKILL.
     pub deadline: Duration,
+    /// Become root of this user namespace, then enter this network namespace, before the program starts (see
+    /// [`Netns::foreign_user_ns`]). The network namespace of the calling thread otherwise.
+    pub join: Option<Join>,
+}
+
+/// A user namespace and a network namespace that it owns.
+#[derive(Debug, Clone)]
+pub struct Join {
+    /// The user namespace.
+    pub user_ns: Arc<OwnedFd>,
+    /// The network namespace.
+    pub netns: Arc<Netns>,
 }
 
 /// What a program that ended with status 0 wrote.

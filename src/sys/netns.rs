@@ -3,8 +3,16 @@
 //! A namespace is entered on a thread that is thrown away afterwards: there is nothing to restore and nothing can
 //! leak; children spawned inside inherit it.
 
-use crate::error::Result;
+use crate::error::{Context, Error, Kind, Result};
+use crate::invalid;
+use crate::sys::{ffi, thread};
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Identity of a namespace: device and inode of its nsfs file. An inode is reused as soon as nobody holds a
@@ -26,23 +34,39 @@ pub struct Netns {
 
 impl Netns {
     /// Opens a namespace file (`/proc/PID/ns/net`, a bind mount). Fails with `Invalid` when it is no network namespace.
-    pub fn open(_path: &Path) -> Result<Self> {
-        todo!()
+    pub fn open(path: &Path) -> Result<Self> {
+        // Not blocking: whoever names the path may have put a FIFO there.
+        let file = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)
+            .with_context(|| format!("open {}", path.display()))?;
+        Self::from_fd(file.into()).with_context(|| path.display().to_string())
     }
 
     /// Takes over a received descriptor after checking with `NS_GET_NSTYPE` that it is a network namespace.
-    pub fn from_fd(_fd: OwnedFd) -> Result<Self> {
-        todo!()
+    pub fn from_fd(fd: OwnedFd) -> Result<Self> {
+        if fstatfs(&fd).context("fstatfs of a namespace")?.filesystem_type() != NSFS_MAGIC {
+            return Err(invalid!("not a namespace file"));
+        }
+        if ffi::ns_type(fd.as_fd()).context("NS_GET_NSTYPE")? != libc::CLONE_NEWNET {
+            return Err(invalid!("a namespace file, but not of a network namespace"));
+        }
+        let stat = fstat(&fd).context("fstat of a namespace")?;
+        Ok(Netns { fd, id: NetnsId { dev: stat.st_dev, ino: stat.st_ino } })
     }
 
     /// The namespace this process runs in.
     pub fn own() -> Result<Self> {
-        todo!()
+        Self::open(Path::new("/proc/self/ns/net"))
     }
 
     /// A new, empty namespace that lives as long as the value (loopback down).
     pub fn scratch() -> Result<Self> {
-        todo!()
+        thread::run_scoped("netns-new", || {
+            unshare(CloneFlags::CLONE_NEWNET).context("make a network namespace (CAP_SYS_ADMIN is needed)")?;
+            Self::open(Path::new("/proc/thread-self/ns/net"))
+        })?
     }
 
     /// Its identity.
@@ -52,14 +76,40 @@ impl Netns {
 
     /// A second descriptor of the same namespace.
     pub fn try_clone(&self) -> Result<Self> {
-        todo!()
+        let fd = self.fd.try_clone().context("duplicate a namespace's descriptor")?;
+        Ok(Netns { fd, id: self.id })
+    }
+
+    /// The user namespace that owns this one, when it is not ours (a pod with `hostUsers: false`): there, the kernel
+    /// takes owner matches only from a writer inside that user namespace (see [`crate::sys::exec::Command::join`]).
+    pub fn foreign_user_ns(&self) -> Result<Option<OwnedFd>> {
+        let owner = match ffi::ns_user(self.fd.as_fd()) {
+            Ok(owner) => owner,
+            // The owner is above our own user namespace: nothing to join there.
+            Err(Errno::EPERM) => return Ok(None),
+            Err(e) => return Err(e).context("NS_GET_USERNS"),
+        };
+        let own = nix::sys::stat::stat("/proc/self/ns/user").context("stat /proc/self/ns/user")?;
+        let theirs = fstat(&owner).context("fstat of a user namespace")?;
+        Ok(if (own.st_dev, own.st_ino) == (theirs.st_dev, theirs.st_ino) { None } else { Some(owner) })
     }
 
     /// Runs `f` inside, on a thread of its own, and gives back what it returns. Sockets opened inside keep the
     /// namespace alive: close them inside.
-    pub fn enter<T: Send>(&self, _f: impl FnOnce() -> T + Send) -> Result<T> {
-        todo!()
+    pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
+        thread::run_scoped("netns", || {
+            set(self.fd.as_fd())?;
+            Ok(f())
+        })?
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the door; the thread is thrown away")]
+fn set(fd: BorrowedFd<'_>) -> Result<()> {
+    nix::sched::setns(fd, CloneFlags::CLONE_NEWNET).map_err(|e| {
+        let kind = if e == Errno::EINVAL { Kind::Invalid } else { Kind::Other };
+        Error::from(e).with_kind(kind).context("enter a network namespace")
+    })
 }
 
 impl AsFd for Netns {

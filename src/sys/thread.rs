@@ -1,14 +1,41 @@
 //! Threads: named, with a small stack, and an error instead of a panic when one cannot be made (pids limit).
 
-use crate::error::Result;
-use std::thread::JoinHandle;
+use crate::error::{Context, Result};
+use std::thread::{Builder, JoinHandle};
+
+/// Address space of a thread's stack; memory is only taken for what is touched. Deep enough for a TLS handshake and
+/// for JSON nested as far as `serde_json` goes, in a debug build.
+const STACK: usize = 1 << 20;
 
 /// Starts a named thread (at most 15 bytes are shown by the kernel). Fails when the kernel has no thread left.
-pub fn spawn<T: Send + 'static>(_name: &str, _f: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
-    todo!()
+pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+    builder(name).spawn(f).with_context(|| format!("start thread {name}"))
 }
 
-/// Runs `f` on a thread that is thrown away and waits for it; the closure may borrow.
-pub fn run_scoped<T: Send>(_name: &str, _f: impl FnOnce() -> T + Send) -> Result<T> {
-    todo!()
+/// Runs `f` on a thread that is thrown away and waits for it; the closure may borrow. A panic in it goes on in the
+/// caller.
+#[expect(clippy::disallowed_methods, reason = "the scope's own spawn, which panics, is not used")]
+pub fn run_scoped<T: Send>(name: &str, f: impl FnOnce() -> T + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = builder(name).spawn_scoped(scope, f).with_context(|| format!("start thread {name}"))?;
+        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+/// A name with a NUL byte would make [`Builder`] panic.
+fn builder(name: &str) -> Builder {
+    Builder::new().name(name.replace('\0', "")).stack_size(STACK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scoped_threads_borrow_and_are_named() {
+        let mut seen = String::new();
+        run_scoped("wor\0ker", || seen.push_str(std::thread::current().name().unwrap_or_default())).unwrap();
+        assert_eq!(seen, "worker");
+        assert_eq!(spawn("adder", || 1 + 1).unwrap().join().unwrap(), 2);
+    }
 }
