@@ -4,13 +4,34 @@
 //! another: the child asks for `PR_SET_PDEATHSIG`, which fires when the *thread* that spawned it ends). The
 //! environment is empty but for what the command names. A deadline kills and reaps.
 
-use crate::error::Result;
+use crate::error::{Context, Error, Kind, Result};
 use crate::sys::netns::Netns;
+use crate::sys::{clock, fd, ffi};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Most a program may write to standard output.
+const MAX_STDOUT: usize = 4 << 20;
+
+/// Most that is kept of standard error.
+const MAX_STDERR: usize = 64 << 10;
+
+/// Lines of standard error shown in an error.
+const STDERR_LINES: usize = 3;
 
 /// A program to run. `program` is absolute: there is no PATH look-up here (see [`find_program`]).
 #[derive(Debug, Clone, Default)]
@@ -57,12 +78,324 @@ pub fn run(command: &Command) -> Result<Output> {
 }
 
 /// Runs programs side by side in the calling thread's namespaces and waits for all; results in the given order.
-pub fn run_all(_commands: &[Command]) -> Vec<Result<Output>> {
-    todo!()
+pub fn run_all(commands: &[Command]) -> Vec<Result<Output>> {
+    let mut running: Vec<_> = commands.iter().map(Running::start).collect();
+    loop {
+        let mut polled = Vec::new();
+        let mut deadline: Option<Instant> = None;
+        for process in running.iter().flatten().filter(|process| process.end.is_none()) {
+            process.poll_fds(&mut polled);
+            deadline = Some(deadline.map_or(process.deadline, |d| d.min(process.deadline)));
+        }
+        let Some(deadline) = deadline else { break };
+        let waited = fd::wait_any(&mut polled, clock::until(deadline));
+        drop(polled);
+        for process in running.iter_mut().flatten().filter(|process| process.end.is_none()) {
+            match &waited {
+                Ok(_) => process.step(),
+                Err(e) => process.kill(Error::new(e)),
+            }
+        }
+    }
+    running.into_iter().zip(commands).map(|(process, command)| process?.finish(command)).collect()
+}
+
+/// A child and our ends of its pipes.
+struct Running<'a> {
+    child: Child,
+    /// Readable once the child has ended.
+    pidfd: OwnedFd,
+    stdin: Option<File>,
+    to_write: &'a [u8],
+    stdout: Stream,
+    stderr: Stream,
+    deadline: Instant,
+    /// How it ended; `Err` when we killed it, and why.
+    end: Option<Result<ExitStatus>>,
+}
+
+impl<'a> Running<'a> {
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    fn start(command: &'a Command) -> Result<Self> {
+        let mut builder = std::process::Command::new(&command.program);
+        builder.args(&command.args).env_clear().envs(command.env.iter().map(|(key, value)| (key, value)));
+        if let Some(arg0) = &command.arg0 {
+            builder.arg0(arg0);
+        }
+        let stdin = if command.stdin.is_empty() { Stdio::null() } else { Stdio::piped() };
+        builder.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A group of its own: a kill reaches what the program started, and a signal to our group does not reach it.
+        builder.current_dir("/").process_group(0);
+        let join = command.join.as_ref().map(|join| (join.user_ns.clone(), join.netns.clone()));
+        ffi::in_child(&mut builder, join);
+        let deadline = clock::now() + command.deadline;
+        let mut child = builder.spawn().with_context(|| format!("run {}", describe(command)))?;
+        match Self::pipes(&mut child) {
+            Ok((pidfd, stdin, stdout, stderr)) => {
+                Ok(Running { child, pidfd, stdin, to_write: &command.stdin, stdout, stderr, deadline, end: None })
+            }
+            Err(e) => {
+                kill_group(&mut child);
+                let _ = child.wait();
+                Err(e.context(format_args!("run {}", describe(command))))
+            }
+        }
+    }
+
+    fn pipes(child: &mut Child) -> Result<(OwnedFd, Option<File>, Stream, Stream)> {
+        let pidfd = ffi::pidfd_open(child.id()).context("pidfd_open")?;
+        let stdin = child.stdin.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
+        let stdout = child.stdout.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
+        let stderr = child.stderr.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
+        Ok((pidfd, stdin, Stream::new(stdout), Stream::new(stderr)))
+    }
+
+    fn poll_fds<'b>(&'b self, fds: &mut Vec<PollFd<'b>>) {
+        fds.push(PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN));
+        fds.extend(self.stdin.iter().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
+        let outputs = [&self.stdout.pipe, &self.stderr.pipe];
+        fds.extend(outputs.into_iter().flatten().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+    }
+
+    /// Moves what can be moved without blocking.
+    fn step(&mut self) {
+        // Asked before the pipes are drained: what an ended child wrote is then in them.
+        let ended = self.child.try_wait();
+        self.feed();
+        self.stderr.drain(MAX_STDERR);
+        self.stdout.drain(MAX_STDOUT);
+        if self.stdout.lost > 0 {
+            self.kill(crate::invalid!("it wrote more than {MAX_STDOUT} bytes to standard output"));
+            return;
+        }
+        match ended {
+            Ok(Some(status)) => self.end = Some(Ok(status)),
+            Ok(None) if clock::until(self.deadline).is_zero() => {
+                self.kill(Error::of(Kind::TimedOut, "it was killed at its deadline"));
+            }
+            Ok(None) => {}
+            Err(e) => self.kill(e.into()),
+        }
+    }
+
+    fn feed(&mut self) {
+        let Some(pipe) = &mut self.stdin else { return };
+        while !self.to_write.is_empty() {
+            match pipe.write(self.to_write) {
+                Ok(n) => self.to_write = self.to_write.get(n..).unwrap_or_default(),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                // The program does not want the rest. Its exit status says whether that was right.
+                Err(_) => break,
+            }
+        }
+        self.stdin = None;
+    }
+
+    fn kill(&mut self, why: Error) {
+        kill_group(&mut self.child);
+        let _ = self.child.wait();
+        self.stderr.drain(MAX_STDERR);
+        self.end = Some(Err(why));
+    }
+
+    fn finish(mut self, command: &Command) -> Result<Output> {
+        let error = match self.end.take() {
+            Some(Ok(status)) if status.success() => {
+                return Ok(Output { stdout: self.stdout.data, stderr: self.stderr.data });
+            }
+            Some(Ok(status)) => Error::of(Kind::ProgramFailed, status),
+            Some(Err(why)) => why,
+            None => Error::new("it was never waited for"),
+        };
+        let said = first_lines(&self.stderr.data);
+        let kind = error.kind();
+        let error = if said.is_empty() { error } else { Error::of(kind, format_args!("{error}: {said}")) };
+        Err(error.context(describe(command)))
+    }
+}
+
+/// One output of a child.
+struct Stream {
+    pipe: Option<File>,
+    data: Vec<u8>,
+    /// Bytes beyond the limit, thrown away.
+    lost: usize,
+}
+
+impl Stream {
+    fn new(pipe: Option<File>) -> Self {
+        Stream { pipe, data: Vec::new(), lost: 0 }
+    }
+
+    /// Reads what is there.
+    fn drain(&mut self, limit: usize) {
+        let Some(pipe) = &mut self.pipe else { return };
+        let mut chunk = [0; 16 << 10];
+        loop {
+            match pipe.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(n) => {
+                    let keep = n.min(limit.saturating_sub(self.data.len()));
+                    self.data.extend_from_slice(chunk.get(..keep).unwrap_or_default());
+                    self.lost += n - keep;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => break,
+            }
+        }
+        self.pipe = None;
+    }
+}
+
+fn nonblocking(pipe: OwnedFd) -> Result<File> {
+    fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).context("fcntl")?;
+    Ok(File::from(pipe))
+}
+
+/// Kills the child and everything in its process group. The child is not reaped yet, so its number is still its own.
+fn kill_group(child: &mut Child) {
+    let group = i32::try_from(child.id()).map(Pid::from_raw);
+    if !group.is_ok_and(|group| matches!(killpg(group, Signal::SIGKILL), Ok(()) | Err(Errno::ESRCH))) {
+        let _ = child.kill();
+    }
+}
+
+/// The program and its arguments, as a person would type them.
+fn describe(command: &Command) -> String {
+    let mut text = command.program.display().to_string();
+    for arg in &command.args {
+        let _ = write!(text, " {}", arg.display());
+    }
+    text
+}
+
+fn first_lines(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(STDERR_LINES).collect();
+    lines.join("; ")
 }
 
 /// Looks a program up in a fixed list of directories (`/usr/local/sbin`, `/usr/local/bin`, `/usr/sbin`, `/usr/bin`,
 /// `/sbin`, `/bin`), never in `PATH`.
-pub fn find_program(_name: &str) -> Option<PathBuf> {
-    todo!()
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    const DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+    let executable = |path: &PathBuf| {
+        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    DIRS.iter().map(|dir| Path::new(dir).join(name)).find(executable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        Command {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), script.into()],
+            deadline: Duration::from_secs(20),
+            ..Command::default()
+        }
+    }
+
+    fn failure(command: &Command) -> (Kind, String) {
+        let e = run(command).unwrap_err();
+        (e.kind(), e.to_string())
+    }
+
+    #[test]
+    fn large_input_and_output_flow_at_the_same_time() {
+        // Larger than any pipe, both ways: a one-sided copy would wait for ever.
+        let stdin: Vec<u8> = (0..1_000_000_u32).map(|n| n as u8).collect();
+        let out = run(&Command { stdin: stdin.clone(), ..sh("tee /dev/stderr") }).unwrap();
+        assert!(out.stdout == stdin);
+        assert_eq!(out.stderr.len(), MAX_STDERR);
+    }
+
+    #[test]
+    fn the_environment_is_what_the_command_says() {
+        let env = vec![("A".into(), "b c".into())];
+        let out = run(&Command { env, program: "/usr/bin/env".into(), args: vec![], ..sh("") }).unwrap();
+        assert_eq!(out.stdout, b"A=b c\n");
+    }
+
+    #[test]
+    fn failures_say_program_status_and_stderr() {
+        let (kind, text) = failure(&sh("echo one >&2; echo >&2; echo two >&2; exit 3"));
+        assert_eq!(kind, Kind::ProgramFailed);
+        assert_eq!(text, "/bin/sh -c echo one >&2; echo >&2; echo two >&2; exit 3: exit status: 3: one; two");
+        let (kind, text) = failure(&sh("kill -9 $$"));
+        assert_eq!((kind, text.contains("signal: 9")), (Kind::ProgramFailed, true), "{text}");
+        let (kind, text) = failure(&Command { program: "/no/such".into(), ..sh("") });
+        assert_eq!((kind, text.starts_with("run /no/such -c")), (Kind::NotFound, true), "{text}");
+    }
+
+    #[test]
+    fn the_deadline_kills_what_the_program_started_too() {
+        let begin = clock::now();
+        let (kind, text) = failure(&Command {
+            deadline: Duration::from_millis(200),
+            ..sh("echo hello >&2; sleep 1000 & echo $! >&2; wait")
+        });
+        assert_eq!(kind, Kind::TimedOut);
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        let sleeper = text.rsplit("; ").next().unwrap();
+        let stat = format!("/proc/{sleeper}/stat");
+        // Orphaned and killed: gone, or a zombie until its new parent reaps it.
+        let end = clock::now() + Duration::from_secs(5);
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(clock::now() < end, "{text}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_child_left_behind_with_our_pipes_does_not_hold_us() {
+        let begin = clock::now();
+        let out = run(&sh("sleep 30 & echo done")).unwrap();
+        assert_eq!(out.stdout, b"done\n");
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn input_that_is_not_wanted_is_no_error() {
+        let stdin = vec![b'x'; 1_000_000];
+        assert_eq!(run(&Command { stdin: stdin.clone(), ..sh("exec <&-; echo ok") }).unwrap().stdout, b"ok\n");
+        assert_eq!(failure(&Command { stdin, ..sh("exit 4") }).0, Kind::ProgramFailed);
+    }
+
+    #[test]
+    fn too_much_output_is_an_error() {
+        let (kind, text) = failure(&sh("yes"));
+        assert_eq!(kind, Kind::Invalid, "{text}");
+    }
+
+    #[test]
+    fn several_run_side_by_side_and_answer_in_order() {
+        // The first waits for what the second writes.
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo").display().to_string();
+        nix::unistd::mkfifo(fifo.as_str(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let results = run_all(&[sh(&format!("cat {fifo}")), sh(&format!("echo x > {fifo}; echo y")), sh("exit 1")]);
+        let kinds: Vec<_> = results.into_iter().map(|r| r.map(|o| o.stdout).map_err(|e| e.kind())).collect();
+        assert_eq!(kinds, [Ok(b"x\n".to_vec()), Ok(b"y\n".to_vec()), Err(Kind::ProgramFailed)]);
+        assert!(run_all(&[]).is_empty());
+    }
+
+    #[test]
+    fn signals_are_unblocked_in_the_child() {
+        let blocked = crate::sys::thread::run_scoped("blocker", || {
+            nix::sys::signal::SigSet::all().thread_block().unwrap();
+            run(&sh("grep SigBlk /proc/self/status")).unwrap().stdout
+        });
+        assert_eq!(String::from_utf8(blocked.unwrap()).unwrap(), "SigBlk:\t0000000000000000\n");
+    }
+
+    #[test]
+    fn programs_are_found_in_fixed_places() {
+        assert!(find_program("sh").is_some_and(|path| path.is_absolute()));
+        assert_eq!(find_program("no-such-program"), None);
+    }
 }

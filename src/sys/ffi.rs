@@ -1,11 +1,13 @@
 //! The only file with `unsafe`: system calls for which no crate here has a safe door, each behind a safe function.
 #![expect(unsafe_code, reason = "this file is where it is allowed")]
 
+use crate::sys::netns::Netns;
 use nix::errno::Errno;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 
 /// Room for descriptors of one packet. The kernel drops what does not fit and says so.
 const MAX_FDS: usize = 16;
@@ -53,7 +55,7 @@ pub fn recvmsg(socket: BorrowedFd<'_>, buf: &mut [u8]) -> nix::Result<Message> {
         let mut cmsg = libc::CMSG_FIRSTHDR(&raw const header);
         while let Some(head) = cmsg.as_ref() {
             if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (head.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let bytes = head.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let data = libc::CMSG_DATA(cmsg).cast::<i32>();
                 for i in 0..bytes / size_of::<i32>() {
                     fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
@@ -92,7 +94,7 @@ pub fn pidfd_open(pid: u32) -> nix::Result<OwnedFd> {
 /// What a child does between fork and exec: joins the user namespace and then the network namespace given, as its
 /// root; unblocks every signal; asks to be killed with the thread that made it (and gives up at once when the parent
 /// is already gone).
-pub fn in_child(command: &mut Command, join: Option<(OwnedFd, OwnedFd)>) {
+pub fn in_child(command: &mut Command, join: Option<(Arc<OwnedFd>, Arc<Netns>)>) {
     let parent = std::process::id();
     let hook = move || -> io::Result<()> {
         if let Some((user_ns, netns)) = &join {
@@ -104,7 +106,7 @@ pub fn in_child(command: &mut Command, join: Option<(OwnedFd, OwnedFd)>) {
                 check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
                 check(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
                 check(libc::syscall(libc::SYS_setresuid, 0, 0, 0))?;
-                check(libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET) as _)?;
+                check(libc::setns(netns.as_fd().as_raw_fd(), libc::CLONE_NEWNET) as _)?;
             }
         }
         // SAFETY: all are async-signal-safe, take integers or a pointer to a live local, and change this child only.

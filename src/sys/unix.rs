@@ -1,9 +1,29 @@
 //! Unix sockets: listeners that take an address over without a gap, peers checked before a byte is parsed.
 
-use crate::error::Result;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use crate::error::{Context, Error, Kind, Result};
+use crate::invalid;
+use crate::sys::{clock, fd, file};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout, SendTimeout};
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
+    listen, recv, send, setsockopt, shutdown, socket,
+};
+use nix::sys::stat::{Mode as NixMode, fchmod, lstat};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+/// Longest path of a socket address, without the NUL at its end (unix(7)).
+const MAX_PATH: usize = 107;
+
+/// How long [`Listener::accept`] holds its caller back when the process has no descriptor left, so that no loop around
+/// it can spin on the connection that stays pending.
+const NO_DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
 
 /// Stream or seqpacket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,30 +34,93 @@ pub enum SocketType {
     SeqPacket,
 }
 
+impl SocketType {
+    fn socket(self, flags: SockFlag) -> Result<OwnedFd> {
+        let kind = match self {
+            SocketType::Stream => SockType::Stream,
+            SocketType::SeqPacket => SockType::SeqPacket,
+        };
+        socket(AddressFamily::Unix, kind, flags | SockFlag::SOCK_CLOEXEC, None).context("make a Unix socket")
+    }
+}
+
 /// A listening socket that owns its path: bound under a temporary name, mode 0600, renamed over whatever was there;
 /// removed on drop only if the file is still ours (inode).
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
-    inode: u64,
+    /// Device and inode of the socket's file. The socket holds the inode, so the number cannot be reused meanwhile.
+    inode: (u64, u64),
 }
 
 impl Listener {
     /// Binds and listens. The directory must exist.
-    pub fn bind(_path: &Path, _kind: SocketType) -> Result<Self> {
-        todo!()
+    pub fn bind(path: &Path, kind: SocketType) -> Result<Self> {
+        Self::try_bind(path, kind).with_context(|| format!("listen on {}", path.display()))
+    }
+
+    fn try_bind(path: &Path, kind: SocketType) -> Result<Self> {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        check_length(path)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir_fd = File::open(dir).with_context(|| format!("open directory {}", dir.display()))?;
+        let fd = kind.socket(SockFlag::SOCK_NONBLOCK)?;
+        // The file gets the mode the socket has when it is bound (unix_bind in the kernel), so it is never open to
+        // others, whatever the umask.
+        fchmod(&fd, NixMode::S_IRUSR | NixMode::S_IWUSR).context("fchmod")?;
+        // Bound through the directory's descriptor, or the longer temporary name might not fit where the name fits.
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let temp_name = format!(".socket.tmp.{}.{number}", std::process::id());
+        let temp = dir.join(&temp_name);
+        file::remove(&temp)?;
+        let address = UnixAddr::new(format!("/proc/self/fd/{}/{temp_name}", dir_fd.as_raw_fd()).as_str())?;
+        bind(fd.as_raw_fd(), &address).context("bind")?;
+        let done = Self::publish(&fd, &temp, path);
+        if done.is_err() {
+            let _ = file::remove(&temp);
+        }
+        done.map(|inode| Listener { fd, path: path.to_path_buf(), inode })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a socket file has no content to make durable")]
+    fn publish(fd: &OwnedFd, temp: &Path, path: &Path) -> Result<(u64, u64)> {
+        let inode = inode(temp).context("stat the new socket")?;
+        // Before the rename: whoever finds the name is served.
+        listen(fd, Backlog::MAXALLOWABLE).context("listen")?;
+        std::fs::rename(temp, path).context("rename over the old socket")?;
+        Ok(inode)
     }
 
     /// Waits for a connection at most `timeout`; `None` when nobody came. A peer that is not root (SO_PEERCRED) is
-    /// closed at once and reported as `Refused`.
-    pub fn accept(&self, _timeout: Duration) -> Result<Option<Connection>> {
-        todo!()
+    /// closed at once and reported as `Refused`. With no descriptor left it fails after a pause; go on and accept
+    /// again.
+    pub fn accept(&self, timeout: Duration) -> Result<Option<Connection>> {
+        if !fd::wait(self.fd.as_fd(), PollFlags::POLLIN, timeout)? {
+            return Ok(None);
+        }
+        let fd = match accept4(&self.fd, SockFlag::SOCK_CLOEXEC) {
+            Ok(fd) => fd,
+            // Whoever was there has left again, or another thread took it.
+            Err(Errno::EAGAIN | Errno::ECONNABORTED | Errno::EINTR) => return Ok(None),
+            Err(e) => {
+                if matches!(e, Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) {
+                    clock::sleep(timeout.min(NO_DESCRIPTOR_PAUSE));
+                }
+                return Err(e).with_context(|| format!("accept on {}", self.path.display()));
+            }
+        };
+        let peer = getsockopt(&fd, PeerCredentials).context("SO_PEERCRED")?;
+        if peer.uid() != 0 {
+            let (uid, pid, path) = (peer.uid(), peer.pid(), self.path.display());
+            return Err(Error::of(Kind::Refused, format_args!("{path}: peer is uid {uid} (pid {pid}), only root may")));
+        }
+        Ok(Some(Connection { fd }))
     }
 
     /// Whether the path still leads to this socket (another agent may have taken it over).
     pub fn still_ours(&self) -> bool {
-        todo!()
+        inode(&self.path).is_ok_and(|inode| inode == self.inode)
     }
 
     /// Where it listens.
@@ -52,6 +135,26 @@ impl AsFd for Listener {
     }
 }
 
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.still_ours() {
+            let _ = file::remove(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> nix::Result<(u64, u64)> {
+    lstat(path).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+fn check_length(path: &Path) -> Result<()> {
+    let len = path.as_os_str().len();
+    if len > MAX_PATH {
+        return Err(invalid!("the path has {len} bytes, a Unix socket's at most {MAX_PATH}; choose a shorter one"));
+    }
+    Ok(())
+}
+
 /// A connected socket.
 #[derive(Debug)]
 pub struct Connection {
@@ -60,24 +163,41 @@ pub struct Connection {
 
 impl Connection {
     /// Connects within `timeout`.
-    pub fn connect(_path: &Path, _kind: SocketType, _timeout: Duration) -> Result<Self> {
-        todo!()
+    pub fn connect(path: &Path, kind: SocketType, timeout: Duration) -> Result<Self> {
+        let what = || format!("connect to {}", path.display());
+        check_length(path).with_context(what)?;
+        let fd = kind.socket(SockFlag::empty())?;
+        // A Unix connect waits while the listener's backlog is full, as long as the send time-out says.
+        setsockopt(&fd, SendTimeout, &time_val(timeout)).with_context(what)?;
+        let address = UnixAddr::new(path).with_context(what)?;
+        connect(fd.as_raw_fd(), &address).with_context(what)?;
+        setsockopt(&fd, SendTimeout, &TimeVal::zero()).with_context(what)?;
+        Ok(Connection { fd })
     }
 
-    /// Time-outs of every following read and write.
-    pub fn set_timeouts(&self, _read: Duration, _write: Duration) -> Result<()> {
-        todo!()
+    /// Time-outs of every following read and write; one that passes is a `TimedOut` (`WouldBlock` in `Read`, `Write`).
+    pub fn set_timeouts(&self, read: Duration, write: Duration) -> Result<()> {
+        setsockopt(&self.fd, ReceiveTimeout, &time_val(read)).context("SO_RCVTIMEO")?;
+        setsockopt(&self.fd, SendTimeout, &time_val(write)).context("SO_SNDTIMEO")
     }
 
     /// Whether the peer has closed completely (`POLLHUP`; a half-closed peer is still there).
     pub fn peer_gone(&self) -> bool {
-        todo!()
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::empty())];
+        let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
+        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1)) && fds[0].revents().is_some_and(|r| r.intersects(gone))
     }
 
     /// Ends both directions; blocked readers wake up.
     pub fn shutdown(&self) {
-        todo!()
+        // Fails only when the peer has done it already.
+        let _ = shutdown(self.fd.as_raw_fd(), Shutdown::Both);
     }
+}
+
+/// For the kernel a time-out of 0 is none at all, so it becomes the shortest one.
+fn time_val(time: Duration) -> TimeVal {
+    TimeVal::microseconds(i64::try_from(time.as_micros()).unwrap_or(i64::MAX).max(1))
 }
 
 impl AsFd for Connection {
@@ -87,14 +207,14 @@ impl AsFd for Connection {
 }
 
 impl std::io::Read for &Connection {
-    fn read(&mut self, _buf: &mut [u8]) -> std::io::Result<usize> {
-        todo!()
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(recv(self.fd.as_raw_fd(), buf, MsgFlags::empty())?)
     }
 }
 
 impl std::io::Write for &Connection {
-    fn write(&mut self, _buf: &[u8]) -> std::io::Result<usize> {
-        todo!()
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        Ok(send(self.fd.as_raw_fd(), buf, MsgFlags::MSG_NOSIGNAL)?)
     }
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
