@@ -9,6 +9,7 @@ mod install;
 mod kube;
 mod plugin;
 mod rules;
+mod standin;
 mod support;
 mod tidy;
 mod zds;
