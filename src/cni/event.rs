@@ -78,16 +78,45 @@ pub struct AddAnswer {
     pub reason: String,
 }
 
-/// A failure, as the agent answers it with a status other than 200.
+/// A failure: what the agent answers with a status other than 200, and what the plugin prints as a CNI error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// CNI error code.
+    /// CNI error code, see [`code`].
     pub code: u32,
-    /// What a person must know, first.
+    /// What a person must know, first: the kubelet shows only the first line.
     pub message: String,
     /// The rest.
     #[serde(default)]
     pub details: String,
+}
+
+impl Failure {
+    /// A failure without details.
+    pub fn new(code: u32, message: impl std::fmt::Display) -> Self {
+        Failure { code, message: message.to_string(), details: String::new() }
+    }
+}
+
+/// Error codes: CNI specification 1.1, section "Error", and ours from 100.
+pub mod code {
+    /// The configuration's `cniVersion` does not know this verb, or is not known itself.
+    pub const INCOMPATIBLE_VERSION: u32 = 1;
+    /// A `CNI_` variable is missing or wrong.
+    pub const INVALID_ENVIRONMENT: u32 = 4;
+    /// Reading or writing failed.
+    pub const IO: u32 = 5;
+    /// The network configuration is not JSON.
+    pub const DECODE: u32 = 6;
+    /// The network configuration has a value that is not allowed.
+    pub const INVALID_CONFIG: u32 = 7;
+    /// Nothing is decided yet: the runtime comes again.
+    pub const TRY_AGAIN_LATER: u32 = 11;
+    /// STATUS: no pod can be served.
+    pub const NOT_AVAILABLE: u32 = 50;
+    /// The agent refused, or found the pod not as it should be.
+    pub const AGENT_REFUSED: u32 = 100;
+    /// The pod's rules could not be put in place.
+    pub const RULES_FAILED: u32 = 101;
 }
 
 /// Body of `POST /cmddel` and `/cmdcheck`.

@@ -1,5 +1,11 @@
-//! The CNI plugin: what a runtime passes ([`conf`], [`event`]) and what we do with it ([`plugin`]).
+//! The CNI plugin: what a runtime passes ([`conf`], [`version`]), what we answer ([`result`]), what the agent is asked
+//! ([`event`]) and the verbs ([`plugin`]).
 
+mod ask;
 pub mod conf;
 pub mod event;
+mod fallback;
+mod log;
 pub mod plugin;
+pub mod result;
+pub mod version;

@@ -1,1 +1,391 @@
-//! Placeholder.
+//! The verbs of the plugin (CNI specification 1.1): one run answers one call of a container runtime.
+//!
+//! Standard output carries the result or the error and nothing else. DEL always succeeds: nothing may block a pod's
+//! teardown. An ADD succeeds only when it is known that the pod is as it should be.
+
+use super::ask::{self, Reply, Request};
+use super::conf::{NetConf, PodArgs};
+use super::event::{AddEvent, AttachmentEvent, Failure, code, ips_of_result};
+use super::fallback::{self, Undecided};
+use super::version::{self, Version};
+use super::{log, result};
+use crate::error::Kind;
+use crate::http::client::Response;
+use crate::sys::clock;
+use crate::sys::netns::Netns;
+use ::log::{LevelFilter, debug, error, info, warn};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+/// From the start of an ADD to the agent's answer. The runtimes' own deadlines begin at 30 s for the whole call.
+const ADD_TIME: Duration = Duration::from_secs(28);
+/// How long an ADD waits for an agent that cannot be reached: long enough for a restart, short enough for the kubelet's
+/// own retry (11 to 15 s) to see the reason soon.
+const UNREACHABLE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an ADD waits for an agent that is starting.
+const STARTING_PATIENCE: Duration = Duration::from_secs(25);
+/// Between two tries, doubling.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A pod's teardown does not wait longer for the agent.
+const DEL_TIME: Duration = Duration::from_secs(1);
+/// CHECK, GC.
+const CHECK_TIME: Duration = Duration::from_secs(5);
+/// STATUS comes every 5 s.
+const STATUS_TIME: Duration = Duration::from_secs(2);
+/// Longest standard input, bytes. prevResult of a pod with very many routes is far below.
+const MAX_STDIN: u64 = 16 << 20;
+/// How the agent's own pods are named: by its DaemonSet.
+const AGENT_POD_PREFIX: &str = "istio-cni-node-";
+
+/// The variables of the CNI protocol; absent ones are empty.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    /// `CNI_COMMAND`; `None` when a person runs the plugin by hand.
+    pub command: Option<String>,
+    /// `CNI_CONTAINERID`: the sandbox.
+    pub container_id: String,
+    /// `CNI_NETNS`: path of the namespace file on the host.
+    pub netns: String,
+    /// `CNI_IFNAME`.
+    pub interface: String,
+    /// `CNI_ARGS`.
+    pub args: String,
+}
+
+impl Environment {
+    /// Fills it by a look-up of variables.
+    pub fn from_variables(get: impl Fn(&str) -> Option<OsString>) -> Self {
+        let get = |name| get(name).map(|value| value.to_string_lossy().into_owned());
+        Environment {
+            command: get("CNI_COMMAND").filter(|command| !command.is_empty()),
+            container_id: get("CNI_CONTAINERID").unwrap_or_default(),
+            netns: get("CNI_NETNS").unwrap_or_default(),
+            interface: get("CNI_IFNAME").unwrap_or_default(),
+            args: get("CNI_ARGS").unwrap_or_default(),
+        }
+    }
+}
+
+/// Answers one call; returns the exit code of the process.
+pub fn run(environment: &Environment, stdin: &mut impl Read, stdout: &mut impl Write) -> u8 {
+    let Some(command) = environment.command.as_deref() else {
+        let about = format!("Ferrule CNI plugin {}\n{}\n", env!("CARGO_PKG_VERSION"), protocol_line());
+        let _ = std::io::stderr().write_all(about.as_bytes());
+        return 0;
+    };
+    log::start(LevelFilter::Info, None);
+    let mut version = Version::NEWEST;
+    let (output, exit) = match answer(command, environment, stdin, &mut version) {
+        Ok(output) => (output, 0),
+        Err(failure) if command == "DEL" => {
+            warn!(target: log::SCOPE, code = failure.code; "DEL is answered with success all the same: {} {}", failure.message, failure.details);
+            (String::new(), 0)
+        }
+        Err(failure) => {
+            error!(target: log::SCOPE, code = failure.code; "{command} failed: {} {}", failure.message, failure.details);
+            (error_json(version, &failure), 1)
+        }
+    };
+    let written = stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush());
+    // The runtime waits for the end of this process: what is still to be delivered has little time.
+    ::log::logger().flush();
+    if written.is_err() && command != "DEL" { 1 } else { exit }
+}
+
+/// Makes a panic of this process an answer too: a runtime shows a riddle for anything but JSON, and a DEL that fails
+/// keeps the pod for ever. For main, before [`run`].
+pub fn answer_panics(environment: &Environment) {
+    let command = environment.command.clone().unwrap_or_default();
+    std::panic::set_hook(Box::new(move |panic| {
+        let _ = writeln!(std::io::stderr(), "{panic}");
+        if command == "DEL" {
+            std::process::exit(0);
+        }
+        let failure =
+            Failure { details: panic.to_string(), ..Failure::new(code::IO, "the plugin failed: this is a defect") };
+        let _ = std::io::stdout().write_all(error_json(Version::NEWEST, &failure).as_bytes());
+        std::process::exit(1);
+    }));
+}
+
+/// `CNI protocol versions supported: …`, as a person who runs the plugin by hand expects it.
+fn protocol_line() -> String {
+    format!("CNI protocol versions supported: {}", version::supported())
+}
+
+fn error_json(version: Version, failure: &Failure) -> String {
+    json!({
+        "cniVersion": version.as_str(),
+        "code": failure.code,
+        "msg": failure.message,
+        "details": failure.details,
+    })
+    .to_string()
+}
+
+/// What goes to standard output. `version` becomes that of the configuration as soon as it is known.
+fn answer(
+    command: &str,
+    environment: &Environment,
+    stdin: &mut impl Read,
+    version: &mut Version,
+) -> Result<String, Failure> {
+    let verb = match command {
+        // Needs nothing: podman passes "dummy" in every variable.
+        "VERSION" => {
+            let supported = Version::ALL.map(Version::as_str);
+            return Ok(json!({"cniVersion": Version::NEWEST.as_str(), "supportedVersions": supported}).to_string());
+        }
+        "ADD" => Verb::Add,
+        "DEL" => Verb::Del,
+        "CHECK" => Verb::Check,
+        "GC" => Verb::Gc,
+        "STATUS" => Verb::Status,
+        other => {
+            return Err(Failure::new(
+                code::INVALID_ENVIRONMENT,
+                format_args!("CNI_COMMAND is {other:?}; known are ADD, DEL, CHECK, GC, STATUS and VERSION"),
+            ));
+        }
+    };
+    if matches!(verb, Verb::Add | Verb::Check) {
+        environment.require_attachment()?;
+    }
+    let conf = NetConf::parse(&read_stdin(stdin)?)?;
+    *version = conf.version;
+    let call = Call { environment, pod: PodArgs::parse(&environment.args), conf: &conf };
+    log::start(conf.log_level, (!call.is_own_pod()).then_some(conf.run_dir.as_path()));
+    match verb {
+        Verb::Add => call.add(),
+        Verb::Del => call.del().map(|()| String::new()),
+        Verb::Check => {
+            call.require_version(Version::V0_4_0, "CHECK").and_then(|()| call.check()).map(|()| String::new())
+        }
+        Verb::Gc => call.require_version(Version::V1_1_0, "GC").and_then(|()| call.gc()).map(|()| String::new()),
+        Verb::Status => {
+            call.require_version(Version::V1_1_0, "STATUS").and_then(|()| call.status()).map(|()| String::new())
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Add,
+    Del,
+    Check,
+    Gc,
+    Status,
+}
+
+impl Environment {
+    /// Fails naming the variables that ADD and CHECK cannot do without.
+    fn require_attachment(&self) -> Result<(), Failure> {
+        let needed =
+            [("CNI_CONTAINERID", &self.container_id), ("CNI_NETNS", &self.netns), ("CNI_IFNAME", &self.interface)];
+        let missing: Vec<&str> = needed.iter().filter(|(_, value)| value.is_empty()).map(|(name, _)| *name).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(
+            code::INVALID_ENVIRONMENT,
+            format_args!("required environment variables are missing: {}", missing.join(", ")),
+        ))
+    }
+}
+
+fn read_stdin(stdin: &mut impl Read) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    stdin.take(MAX_STDIN + 1).read_to_end(&mut bytes).map_err(|e| {
+        Failure::new(code::IO, format_args!("the network configuration cannot be read from standard input: {e}"))
+    })?;
+    if bytes.len() as u64 > MAX_STDIN {
+        return Err(Failure::new(
+            code::DECODE,
+            format_args!("the network configuration on standard input is longer than {MAX_STDIN} bytes"),
+        ));
+    }
+    Ok(bytes)
+}
+
+/// One call with everything that was passed along.
+struct Call<'a> {
+    environment: &'a Environment,
+    pod: PodArgs,
+    conf: &'a NetConf,
+}
+
+impl Call<'_> {
+    fn require_version(&self, oldest: Version, verb: &str) -> Result<(), Failure> {
+        if self.conf.version >= oldest {
+            return Ok(());
+        }
+        Err(Failure::new(
+            code::INCOMPATIBLE_VERSION,
+            format_args!("{verb} needs cniVersion {oldest} or newer, the configuration has {}", self.conf.version),
+        ))
+    }
+
+    /// The agent's own pod: a node must be able to start it from nothing.
+    fn is_own_pod(&self) -> bool {
+        self.pod.name.starts_with(AGENT_POD_PREFIX)
+            && !self.pod.namespace.is_empty()
+            && self.pod.namespace == self.conf.pod_namespace
+    }
+
+    /// Why nothing is to be done for this pod, whatever the agent thinks.
+    fn nothing_to_do(&self) -> Option<&'static str> {
+        if self.pod.name.is_empty() {
+            Some("not a pod: CNI_ARGS has no K8S_POD_NAME")
+        } else if self.conf.exclude_namespaces.contains(&self.pod.namespace) {
+            Some("its namespace is excluded")
+        } else if self.is_own_pod() {
+            Some("the agent's own pod")
+        } else {
+            None
+        }
+    }
+
+    fn attachment(&self) -> AttachmentEvent {
+        AttachmentEvent {
+            pod_name: self.pod.name.clone(),
+            pod_namespace: self.pod.namespace.clone(),
+            pod_uid: self.pod.uid.clone(),
+            container_id: self.environment.container_id.clone(),
+            netns: self.environment.netns.clone(),
+        }
+    }
+
+    /// `namespace/name` for log lines.
+    fn pod_name(&self) -> String {
+        format!("{}/{}", self.pod.namespace, self.pod.name)
+    }
+
+    fn add(&self) -> Result<String, Failure> {
+        // First, so that a result that cannot be expressed fails before anything is done.
+        let result = result::express(self.conf.prev_result.as_deref(), self.conf.version)?;
+        if let Some(why) = self.nothing_to_do() {
+            debug!(target: log::SCOPE, pod = self.pod_name(); "ADD passes through: {why}");
+            return Ok(result);
+        }
+        let netns = Netns::open(Path::new(&self.environment.netns)).map_err(|e| {
+            let code = match e.kind() {
+                Kind::NotFound | Kind::Invalid => code::INVALID_ENVIRONMENT,
+                _ => code::IO,
+            };
+            Failure::new(code, format_args!("the pod's network namespace (CNI_NETNS) cannot be opened: {e}"))
+        })?;
+        self.enrol(&netns)?;
+        Ok(result)
+    }
+
+    /// Has the agent decide about the pod and do what is to do.
+    fn enrol(&self, netns: &Netns) -> Result<(), Failure> {
+        let prev: Option<Value> = self.conf.prev_result.as_ref().and_then(|raw| serde_json::from_str(raw.get()).ok());
+        let attachment = self.attachment();
+        let event = AddEvent {
+            netns: attachment.netns,
+            pod_name: attachment.pod_name,
+            pod_namespace: attachment.pod_namespace,
+            ips: ips_of_result(prev.as_ref()),
+            pod_uid: attachment.pod_uid,
+            container_id: attachment.container_id,
+            decide: true,
+        };
+        let request = Request::post("/cmdadd", &event).map_err(|e| Failure::new(code::IO, e))?;
+        let socket = ask::socket(&self.conf.run_dir);
+        let start = clock::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let (undecided, patience) = match ask::ask(&socket, &request, Some(netns.as_fd()), start + ADD_TIME) {
+                Err(e) => (Undecided::Unreachable(e), UNREACHABLE_PATIENCE),
+                Ok(response) => match Reply::read(&response) {
+                    Reply::Done(answer) => {
+                        info!(target: log::SCOPE, pod = self.pod_name(), action = answer.action; "ADD done: {}", answer.reason);
+                        return Ok(());
+                    }
+                    Reply::Refused(failure) => return Err(failure),
+                    Reply::Starting => (Undecided::Starting(ask::first_line(&response)), STARTING_PATIENCE),
+                    Reply::Foreign => {
+                        let words = ask::first_line(&response);
+                        (Undecided::Foreign { status: response.status, words }, Duration::ZERO)
+                    }
+                },
+            };
+            if clock::now() - start + pause > patience {
+                return fallback::decide(&socket, &undecided);
+            }
+            debug!(target: log::SCOPE, pod = self.pod_name(); "ADD asks again: {undecided:?}");
+            clock::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Tells the agent, so that it can let go early. It finds out by itself as well.
+    fn del(&self) -> Result<(), Failure> {
+        if self.nothing_to_do().is_none() {
+            match self.tell("/cmddel", &self.attachment(), DEL_TIME) {
+                Ok(response) => {
+                    debug!(target: log::SCOPE, pod = self.pod_name(), status = response.status; "DEL told the agent")
+                }
+                Err(e) => debug!(target: log::SCOPE, pod = self.pod_name(); "DEL without the agent: {e}"),
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.nothing_to_do().is_some() {
+            return Ok(());
+        }
+        match self.tell("/cmdcheck", &self.attachment(), CHECK_TIME) {
+            Ok(response) if response.status == 200 => Ok(()),
+            // Only our agent knows this question, and only once it has started.
+            Ok(response) if response.status != 503 => ask::failure(&response).map_or(Ok(()), Err),
+            Ok(_) => Ok(()),
+            Err(e) => {
+                debug!(target: log::SCOPE, pod = self.pod_name(); "CHECK without the agent: {e}");
+                Ok(())
+            }
+        }
+    }
+
+    fn gc(&self) -> Result<(), Failure> {
+        let event = self.conf.valid_attachments()?;
+        match self.tell("/gc", &event, CHECK_TIME) {
+            Ok(response) if response.status == 200 => {}
+            Ok(response) => {
+                warn!(target: log::SCOPE, status = response.status; "GC: the agent did not take the list: {}", ask::first_line(&response));
+            }
+            Err(e) => warn!(target: log::SCOPE, "GC without the agent, which finds by itself what is gone: {e}"),
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> Result<(), Failure> {
+        if !self.conf.status_gate {
+            return Ok(());
+        }
+        let socket = ask::socket(&self.conf.run_dir);
+        match ask::ask(&socket, &Request::get("/readyz"), None, clock::now() + STATUS_TIME) {
+            Ok(response) if response.status == 200 => Ok(()),
+            Ok(response) => Err(Failure {
+                details: String::from_utf8_lossy(&response.body).trim().to_owned(),
+                ..Failure::new(
+                    code::NOT_AVAILABLE,
+                    format_args!("node agent not ready ({}); pods cannot join the mesh", ask::first_line(&response)),
+                )
+            }),
+            Err(e) => Err(Failure::new(code::NOT_AVAILABLE, fallback::not_ready(&socket, &ask::cause(&e)))),
+        }
+    }
+
+    fn tell(&self, path: &str, event: &impl serde::Serialize, time: Duration) -> crate::error::Result<Response> {
+        let request = Request::post(path, event)?;
+        ask::ask(&ask::socket(&self.conf.run_dir), &request, None, clock::now() + time)
+    }
+}

@@ -7,6 +7,7 @@ pub mod exec;
 pub mod fd;
 pub mod ffi;
 pub mod file;
+pub mod logfile;
 pub mod netlink;
 pub mod netns;
 pub mod thread;
