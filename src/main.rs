@@ -1,3 +1,99 @@
-//! The one front door.
+//! The one front door: what is this process to be, what was it told, and what is its exit code.
+//!
+//! Only this file reads the environment and writes to standard output. A plugin run does nothing before it is known to
+//! be one.
 
-fn main() {}
+use ferrule::cli::{self, Personality, agent, rules};
+use ferrule::config::option::Variables;
+use ferrule::error::{Context, Result};
+use ferrule::pod::object;
+use ferrule::sys::file;
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Largest file with a pod that is read, bytes: more than the API server accepts for an object.
+const POD_FILE_LIMIT: usize = 16 << 20;
+
+fn main() -> ExitCode {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    run(&argv).unwrap_or_else(|error| {
+        say(format_args!("ferrule: {error}"));
+        ExitCode::from(error.kind().exit_code())
+    })
+}
+
+fn run(argv: &[OsString]) -> Result<ExitCode> {
+    let (personality, args) = cli::personality(argv, variable("CNI_COMMAND").is_some_and(|value| !value.is_empty()))?;
+    match personality {
+        Personality::Plugin => return plugin(),
+        Personality::Agent => agent(args)?,
+        Personality::Rules => rules(args)?,
+        Personality::Version => print(&format!("ferrule {}\n", env!("CARGO_PKG_VERSION")))?,
+        Personality::Help => print(&cli::overview())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plugin() -> Result<ExitCode> {
+    todo!()
+}
+
+fn agent(args: &[OsString]) -> Result<()> {
+    match agent::parse(args, &variables())? {
+        agent::Request::Help(text) => print(&text),
+        agent::Request::Run(config, warnings) => {
+            for warning in warnings {
+                log::warn!("{warning}");
+            }
+            ferrule::agent::run(config.agent())
+        }
+    }
+}
+
+fn rules(args: &[OsString]) -> Result<()> {
+    let rules = match rules::parse(args, &variables())? {
+        rules::Request::Help(text) => return print(&text),
+        rules::Request::Rules(rules) => rules,
+    };
+    let answer = match rules.subject() {
+        rules::Subject::Host => rules.of_host()?,
+        rules::Subject::PodFile(path) => {
+            let bytes = file::read_limited(path, POD_FILE_LIMIT)?;
+            let about = || path.display().to_string();
+            let objects = object::decode(&String::from_utf8(bytes).with_context(about)?).with_context(about)?;
+            rules.of_pod(&objects)?
+        }
+    };
+    for warning in answer.warnings {
+        say(format_args!("ferrule: warning: {warning}"));
+    }
+    print(&answer.text)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+fn variables() -> Variables {
+    std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// Writes to standard output; a reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("write to standard output"),
+    }
+}
+
+/// Writes a line to standard error, if anyone listens.
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,0 +1,190 @@
+//! `rules`: the exact firewall input that would be applied to a pod, or to the host.
+
+use super::{scan, usage};
+use crate::config::Config;
+use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill};
+use crate::config::table;
+use crate::error::{Context, Error, Kind, Result};
+use crate::invalid;
+use crate::pod::decision::{Action, decide};
+use crate::pod::object::Objects;
+use crate::pod::overrides;
+use crate::pod::types::StringMap;
+use crate::rules::{host, inpod, render, ruleset::RuleSet};
+use crate::sys::netlink::Family;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const ABOUT: &str = "Prints the exact input of iptables-restore that would be loaded for a pod, or for the host with \
+                     --host, and touches nothing. POD_FILE is JSON or YAML and may hold the pod's Namespace too. \
+                     The other options mean what they mean to the agent. Exit code 1, with the reason, when no \
+                     rules apply.";
+
+/// What only this command takes.
+#[derive(Debug, Clone, Default)]
+struct Own {
+    family: Option<Family>,
+    backend: Backend,
+    host: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Backend {
+    #[default]
+    Iptables,
+    Nftables,
+}
+
+const fn own(name: &'static str, takes: Takes, help: &'static str) -> Spec {
+    Spec { name: Name::FlagOnly(name), takes, default: "", section: Section::Command, help }
+}
+
+const OWN: &[Row<Own>] = &[
+    Row {
+        spec: own(
+            "family",
+            Takes::OneOf(&["ipv4", "ipv6"]),
+            "Only this family; without it, a line `# ipv4` or `# ipv6` precedes each family's part.",
+        ),
+        set: |own, value| {
+            own.family = Some(match value {
+                "ipv4" => Family::V4,
+                "ipv6" => Family::V6,
+                _ => return Err("ipv4 or ipv6".to_owned()),
+            });
+            Ok(())
+        },
+    },
+    Row {
+        spec: own("backend", Takes::OneOf(&["iptables", "nftables"]), "For whom; without it, iptables."),
+        set: |own, value| {
+            own.backend = match value {
+                "iptables" => Backend::Iptables,
+                "nftables" => Backend::Nftables,
+                _ => return Err("iptables or nftables".to_owned()),
+            };
+            Ok(())
+        },
+    },
+    Row {
+        spec: own("host", Takes::Switch, "The rules of the host instead of a pod's."),
+        set: |own, value| {
+            own.host = overrides::parse_bool(value).ok_or_else(|| "true or false".to_owned())?;
+            Ok(())
+        },
+    },
+];
+
+/// What was asked for.
+#[derive(Debug)]
+pub enum Request {
+    /// The usage text.
+    Help(String),
+    /// Rules.
+    Rules(Box<Rules>),
+}
+
+/// Whose rules, and how.
+#[derive(Debug)]
+pub struct Rules {
+    config: Config,
+    family: Option<Family>,
+    backend: Backend,
+    subject: Subject,
+    warnings: Vec<String>,
+}
+
+/// Whose rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// The host's.
+    Host,
+    /// Those of the pod in this file.
+    PodFile(PathBuf),
+}
+
+/// Parses the arguments that follow the command.
+pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
+    let specs: Vec<Spec> = OWN.iter().map(|row| row.spec).chain(table::TABLE.iter().map(|row| row.spec)).collect();
+    let arguments = scan(args, &specs)?;
+    if arguments.help {
+        return Ok(Request::Help(usage("rules [OPTION…] (POD_FILE | --host)", ABOUT, &specs)));
+    }
+    let (config, mut warnings) = Config::read(&arguments.flags, variables)?;
+    let mut own = Own::default();
+    warnings.extend(fill(OWN, &arguments.flags, variables, &mut own)?);
+    let subject = match (own.host, arguments.operands.as_slice()) {
+        (true, []) => Subject::Host,
+        (false, [file]) => Subject::PodFile(file.into()),
+        _ => return Err(Error::of(Kind::Usage, "rules takes one POD_FILE, or --host; rules --help says more")),
+    };
+    Ok(Request::Rules(Box::new(Rules { config, family: own.family, backend: own.backend, subject, warnings })))
+}
+
+impl Rules {
+    /// Whose rules are asked for.
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// The text for the host.
+    pub fn of_host(&self) -> Result<Answer> {
+        if !self.config.policy().ambient_enabled {
+            return Err(Error::new("no rules apply to the host: ambient mode is off (--ambient-enabled)"));
+        }
+        let settings = self.config.host_rules();
+        self.answer(&[], |family| host::rules(&settings, family))
+    }
+
+    /// The text for the one pod among `objects`.
+    pub fn of_pod(&self, objects: &Objects) -> Result<Answer> {
+        let [pod] = objects.pods.as_slice() else {
+            return Err(invalid!("one pod is needed, and there are {}", objects.pods.len()));
+        };
+        let namespace = objects.namespaces.iter().find(|namespace| namespace.name == pod.name.namespace);
+        let none = StringMap::new();
+        let decision = decide(&self.config.policy(), pod, namespace.map_or(&none, |namespace| &namespace.labels));
+        match decision.action {
+            Action::None => Err(Error::new(format_args!("no rules apply to pod {}: {}", pod.name, decision.reason))),
+            Action::Sidecar => Err(Error::new(format_args!(
+                "pod {}: {}, and sidecar redirection is not supported yet",
+                pod.name, decision.reason
+            ))),
+            Action::Ambient => {
+                let overrides = overrides::parse(&pod.annotations);
+                let settings = self.config.pod_rules(&overrides);
+                self.answer(&overrides.warnings, |family| inpod::rules(&settings, family))
+                    .with_context(|| format!("pod {}", pod.name))
+            }
+        }
+    }
+
+    fn answer(&self, more_warnings: &[String], rules: impl Fn(Family) -> RuleSet) -> Result<Answer> {
+        if self.backend == Backend::Nftables {
+            return Err(Error::new("the nftables backend is not supported yet"));
+        }
+        let warnings = [&self.warnings, more_warnings].concat();
+        let text = match (self.family, self.config.ipv6()) {
+            (Some(Family::V6), false) => {
+                return Err(Error::new("no IPv6 rules apply: IPv6 is off (--ambient-ipv6)"));
+            }
+            (Some(family), _) => render::restore(&rules(family)),
+            (None, false) => format!("# ipv4\n{}", render::restore(&rules(Family::V4))),
+            (None, true) => format!(
+                "# ipv4\n{}# ipv6\n{}",
+                render::restore(&rules(Family::V4)),
+                render::restore(&rules(Family::V6))
+            ),
+        };
+        Ok(Answer { text, warnings })
+    }
+}
+
+/// What is printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// On standard output.
+    pub text: String,
+    /// On standard error, a line each.
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,418 @@
+//! The option table of the agent, which the other commands share.
+
+use super::Config;
+use super::option::{Expected, Name, Row, Section, Spec, Takes};
+use super::value::{
+    address, boolean, duration, enablement_selectors, file_name, host_path, list, mode, one_of, path, pod_source, port,
+};
+
+type Set = fn(&mut Config, &str) -> Result<(), Expected>;
+
+const fn row(
+    name: Name,
+    takes: Takes,
+    default: &'static str,
+    section: Section,
+    help: &'static str,
+    set: Set,
+) -> Row<Config> {
+    Row { spec: Spec { name, takes, default, section, help }, set }
+}
+
+const fn switch(
+    name: &'static str,
+    default: &'static str,
+    section: Section,
+    help: &'static str,
+    set: Set,
+) -> Row<Config> {
+    row(Name::Flag(name), Takes::Switch, default, section, help, set)
+}
+
+const fn flag(
+    name: &'static str,
+    takes: &'static str,
+    default: &'static str,
+    section: Section,
+    help: &'static str,
+    set: Set,
+) -> Row<Config> {
+    row(Name::Flag(name), Takes::Value(takes), default, section, help, set)
+}
+
+const fn variable(
+    name: &'static str,
+    takes: &'static str,
+    default: &'static str,
+    section: Section,
+    help: &'static str,
+    set: Set,
+) -> Row<Config> {
+    row(Name::Variable(name), Takes::Value(takes), default, section, help, set)
+}
+
+fn put<T>(field: &mut T, value: Result<T, Expected>) -> Result<(), Expected> {
+    *field = value?;
+    Ok(())
+}
+
+/// Accepted whatever its value.
+const fn ignored(name: &'static str, takes: &'static str) -> Row<Config> {
+    flag(name, takes, "", Section::Ignored, "", |_, _| Ok(()))
+}
+
+/// Checked, but without effect: race repair reads it.
+const fn repair_switch(name: &'static str, default: &'static str, help: &'static str) -> Row<Config> {
+    switch(name, default, Section::Repair, help, |_, v| boolean(v).map(drop))
+}
+
+const fn repair_text(
+    name: &'static str,
+    takes: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Row<Config> {
+    flag(name, takes, default, Section::Repair, help, |_, _| Ok(()))
+}
+
+/// Every option of the agent.
+pub const TABLE: &[Row<Config>] = &[
+    // Which pods, and how.
+    switch("ambient-enabled", "false", Section::Ambient, "Run the node agent of the ambient mesh.", |c, v| {
+        put(&mut c.ambient_enabled, boolean(v))
+    }),
+    flag(
+        "ambient-enablement-selector",
+        "YAML",
+        "",
+        Section::Ambient,
+        "Which pods are in the mesh: a YAML list of {podSelector, namespaceSelector}; any pair that matches counts.",
+        |c, v| {
+            let (selectors, json) = enablement_selectors(v)?;
+            (c.selectors, c.selectors_json) = (selectors, json);
+            Ok(())
+        },
+    ),
+    flag(
+        "exclude-namespaces",
+        "LIST",
+        "",
+        Section::Ambient,
+        "Namespaces that are never touched, separated by commas.",
+        |c, v| put(&mut c.exclude_namespaces, Ok(list(v))),
+    ),
+    switch(
+        "ambient-dns-capture",
+        "false",
+        Section::Ambient,
+        "Redirect the DNS of pods in the mesh to ztunnel.",
+        |c, v| put(&mut c.dns_capture, boolean(v)),
+    ),
+    switch("ambient-ipv6", "false", Section::Ambient, "Program IPv6 too.", |c, v| put(&mut c.ipv6, boolean(v))),
+    switch(
+        "ambient-reconcile-pod-rules-on-startup",
+        "false",
+        Section::Ambient,
+        "At start, bring the rules of pods that are already in the mesh to today's settings.",
+        |c, v| put(&mut c.reconcile_on_startup, boolean(v)),
+    ),
+    switch(
+        "ambient-disable-safe-upgrade",
+        "false",
+        Section::Ambient,
+        "When stopped, always remove what was installed instead of judging whether a successor follows.",
+        |c, v| put(&mut c.disable_safe_upgrade, boolean(v)),
+    ),
+    switch(
+        "enable-ambient-detection-retry",
+        "false",
+        Section::Ambient,
+        "Tell the plugin to look a second time before it decides that a pod is not in the mesh.",
+        |c, v| put(&mut c.detection_retry, boolean(v)),
+    ),
+    switch("native-nftables", "false", Section::Ambient, "Use nf_tables instead of iptables.", |c, v| {
+        put(&mut c.native_nftables, boolean(v))
+    }),
+    flag(
+        "verify-interval",
+        "DURATION",
+        "30s",
+        Section::Ambient,
+        "How often every pod in the mesh is compared with what it should be, and repaired; 0 turns it off.",
+        |c, v| put(&mut c.verify_interval, duration(v)),
+    ),
+    variable(
+        "HOST_PROBE_SNAT_IP",
+        "ADDRESS",
+        "169.254.7.127",
+        Section::Ambient,
+        "Source address of the kubelet's probes as pods in the mesh see them.",
+        |c, v| put(&mut c.probe_v4, address(v, "IPv4")),
+    ),
+    variable(
+        "HOST_PROBE_SNAT_IPV6",
+        "ADDRESS",
+        "fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
+        Section::Ambient,
+        "The same for IPv6.",
+        |c, v| put(&mut c.probe_v6, address(v, "IPv6")),
+    ),
+    row(
+        Name::Variable("FORCE_IPTABLES_BINARY"),
+        Takes::OneOf(&["legacy", "nft"]),
+        "",
+        Section::Ambient,
+        "Backend of iptables to use instead of the one found by testing.",
+        |c, v| put(&mut c.force_backend, one_of(v, &["legacy", "nft"]).map(Some)),
+    ),
+    row(
+        Name::Variable("ALLOW_SWITCH_TO_HOST_NS"),
+        Takes::Switch,
+        "false",
+        Section::Ambient,
+        "This process is not on the host's network: that one is entered through /proc/1 below the host root.",
+        |c, v| put(&mut c.switch_to_host_ns, boolean(v)),
+    ),
+    row(
+        Name::Variable("AMBIENT_USE_SCOPED_XTABLES_LOCKING"),
+        Takes::Switch,
+        "true",
+        Section::Ignored,
+        "The lock of iptables is always one per network namespace.",
+        |_, v| boolean(v).map(drop),
+    ),
+    row(
+        Name::Variable("AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE"),
+        Takes::Switch,
+        "true",
+        Section::Ignored,
+        "Policy routes for the probes of branch-ENI pods on AWS; not part of this version.",
+        |_, v| boolean(v).map(drop),
+    ),
+    // The plugin and its configuration.
+    flag(
+        "mounted-cni-net-dir",
+        "DIR",
+        "{host-root}/etc/cni/net.d",
+        Section::Installation,
+        "The node's CNI configuration directory, as mounted here.",
+        |c, v| put(&mut c.net_dir, host_path(v)),
+    ),
+    flag(
+        "cni-bin-dir",
+        "DIR",
+        "{host-root}/opt/cni/bin",
+        Section::Installation,
+        "The node's directory of CNI plugins, as mounted here.",
+        |c, v| put(&mut c.bin_dir, host_path(v)),
+    ),
+    flag(
+        "cni-conf-name",
+        "FILE",
+        "",
+        Section::Installation,
+        "The CNI configuration to use; without it, the first valid one by name.",
+        |c, v| put(&mut c.conf_name, file_name(v)),
+    ),
+    switch(
+        "chained-cni-plugin",
+        "true",
+        Section::Installation,
+        "Add the plugin to the chain of the node's configuration, or else write a configuration of its own.",
+        |c, v| put(&mut c.chained, boolean(v)),
+    ),
+    switch(
+        "istio-owned-cni-config",
+        "false",
+        Section::Installation,
+        "Keep a full copy of the chain, with the plugin added, instead of editing the node's file.",
+        |c, v| put(&mut c.owned, boolean(v)),
+    ),
+    variable(
+        "ISTIO_OWNED_CNI_CONF_FILENAME",
+        "FILE",
+        "",
+        Section::Installation,
+        "Another name of the variable of the next option.",
+        |c, v| put(&mut c.owned_filename, file_name(v)),
+    ),
+    flag(
+        "istio-owned-cni-config-filename",
+        "FILE",
+        "",
+        Section::Installation,
+        "File name of that copy; without it, 02-istio-cni.conflist. It must sort before the node's own.",
+        |c, v| put(&mut c.owned_filename, file_name(v)),
+    ),
+    switch(
+        "cni-conf-group-read",
+        "false",
+        Section::Installation,
+        "New CNI configurations are readable by their group (mode 0640 instead of 0600).",
+        |c, v| put(&mut c.conf_group_read, boolean(v)),
+    ),
+    switch(
+        "cni-status-gate",
+        "false",
+        Section::Installation,
+        "Let CNI STATUS fail while the agent or ztunnel is missing. Only for nodes where both are on the host's network.",
+        |c, v| put(&mut c.status_gate, boolean(v)),
+    ),
+    flag("kubeconfig-mode", "MODE", "0600", Section::Installation, "Mode of the plugin's kubeconfig.", |c, v| {
+        put(&mut c.kubeconfig_mode, mode(v))
+    }),
+    flag(
+        "kube-ca-file",
+        "FILE",
+        "",
+        Section::Installation,
+        "CA certificates for the plugin's kubeconfig; without it, ca.crt of the service account.",
+        |c, v| put(&mut c.kube_ca_file, path(v).map(Some)),
+    ),
+    switch(
+        "skip-tls-verify",
+        "false",
+        Section::Installation,
+        "The plugin's kubeconfig does not check the API server's certificate.",
+        |c, v| put(&mut c.skip_tls_verify, boolean(v)),
+    ),
+    // Where things are.
+    flag(
+        "pod-source",
+        "SOURCE",
+        "kubernetes",
+        Section::Environment,
+        "Where pods and namespaces come from: the API server, or dir:PATH, a directory of JSON and YAML files.",
+        |c, v| put(&mut c.source, pod_source(v)),
+    ),
+    flag(
+        "host-root",
+        "DIR",
+        "/host",
+        Section::Environment,
+        "Where the host's files are; / when run straight on a host.",
+        |c, v| put(&mut c.host_root, path(v)),
+    ),
+    flag(
+        "cni-agent-run-dir",
+        "DIR",
+        "/var/run/istio-cni",
+        Section::Environment,
+        "Our writable directory on the node: sockets, kubeconfig, the plugin's log.",
+        |c, v| put(&mut c.run_dir, path(v)),
+    ),
+    flag(
+        "ztunnel-uds-address",
+        "SOCKET",
+        "/var/run/ztunnel/ztunnel.sock",
+        Section::Environment,
+        "The socket on which ztunnels are served.",
+        |c, v| put(&mut c.ztunnel_socket, path(v)),
+    ),
+    flag(
+        "service-account-dir",
+        "DIR",
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+        Section::Environment,
+        "Directory of the service account's token and CA certificates.",
+        |c, v| put(&mut c.service_account_dir, path(v)),
+    ),
+    variable("KUBERNETES_SERVICE_HOST", "HOST", "", Section::Environment, "Host of the API server.", |c, v| {
+        put(&mut c.api_host, Ok(v.to_owned()))
+    }),
+    variable("KUBERNETES_SERVICE_PORT", "PORT", "", Section::Environment, "Port of the API server.", |c, v| {
+        put(&mut c.api_port, Ok(v.to_owned()))
+    }),
+    variable(
+        "KUBERNETES_SERVICE_PROTOCOL",
+        "SCHEME",
+        "https",
+        Section::Environment,
+        "Scheme of the API server.",
+        |c, v| put(&mut c.api_protocol, Ok(v.to_owned())),
+    ),
+    variable(
+        "KUBECONFIG",
+        "FILE",
+        "",
+        Section::Environment,
+        "How to reach the API server from outside the cluster.",
+        |_, _| Ok(()),
+    ),
+    variable("KUBERNETES_NODE_NAME", "NAME", "", Section::Environment, "Name of this node.", |_, _| Ok(())),
+    variable(
+        "NODE_NAME",
+        "NAME",
+        "",
+        Section::Environment,
+        "Name of this node; wins over the other variable.",
+        |_, _| Ok(()),
+    ),
+    variable("POD_NAME", "NAME", "", Section::Environment, "Name of the agent's own pod.", |_, _| Ok(())),
+    variable("POD_NAMESPACE", "NAME", "", Section::Environment, "Namespace of the agent's own pod.", |c, v| {
+        put(&mut c.pod_namespace, Ok(v.to_owned()))
+    }),
+    variable(
+        "SYSTEM_NAMESPACE",
+        "NAME",
+        "istio-system",
+        Section::Environment,
+        "Namespace of the control plane and ztunnel.",
+        |c, v| put(&mut c.system_namespace, Ok(v.to_owned())),
+    ),
+    variable("REVISION", "NAME", "", Section::Environment, "Revision of the control plane.", |_, _| Ok(())),
+    // Seeing.
+    flag(
+        "log_output_level",
+        "LEVELS",
+        "default:info",
+        Section::Observability,
+        "Levels by scope, as default:info,cni-agent:debug (scopes cni-agent, cni-plugin, default, all; levels debug, \
+         info, warn, error, fatal, none); a bare level is for scope default.",
+        |c, v| put(&mut c.log_levels, Ok(v.to_owned())),
+    ),
+    switch("log_as_json", "false", Section::Observability, "Write log lines as JSON.", |c, v| {
+        put(&mut c.log_as_json, boolean(v))
+    }),
+    flag("monitoring-port", "PORT", "15014", Section::Observability, "Port of /metrics; 0 is off.", |_, v| {
+        port(v).map(drop)
+    }),
+    flag("health-port", "PORT", "8000", Section::Observability, "Port of /healthz and /readyz; 0 is off.", |_, v| {
+        port(v).map(drop)
+    }),
+    // Race repair.
+    repair_switch("repair-enabled", "true", "Find sidecar pods that started before the plugin was there."),
+    repair_switch("repair-delete-pods", "false", "Delete them."),
+    repair_switch("repair-label-pods", "false", "Label them."),
+    repair_switch("repair-repair-pods", "false", "Repair them in place."),
+    repair_text("repair-broken-pod-label-key", "KEY", "cni.istio.io/uninitialized", "Label that marks them: key."),
+    repair_text("repair-broken-pod-label-value", "VALUE", "true", "Label that marks them: value."),
+    repair_text("repair-node-name", "NAME", "", "Node whose pods are repaired."),
+    repair_text("repair-sidecar-annotation", "KEY", "sidecar.istio.io/status", "Annotation of sidecar pods."),
+    repair_text("repair-init-container-name", "NAME", "istio-validation", "Container whose failure marks the race."),
+    repair_text("repair-init-container-termination-message", "TEXT", "", "Only failures with this message."),
+    flag(
+        "repair-init-container-exit-code",
+        "CODE",
+        "126",
+        Section::Repair,
+        "Only failures with this exit code; 0 is any.",
+        |_, v| v.parse::<u8>().map(drop).map_err(|_| "an exit code from 0 to 255".to_owned()),
+    ),
+    repair_text("repair-label-selectors", "SELECTOR", "", "Only pods with these labels."),
+    repair_text("repair-field-selectors", "SELECTOR", "", "Only pods with these fields."),
+    // Without effect.
+    ignored("cni-network-config", "JSON"),
+    ignored("cni-network-config-file", "FILE"),
+    ignored("log-level", "LEVEL"),
+    ignored("log_target", "LIST"),
+    ignored("log_caller", "SCOPES"),
+    ignored("log_stacktrace_level", "LEVELS"),
+    ignored("log_rotate", "FILE"),
+    ignored("log_rotate_max_age", "DAYS"),
+    ignored("log_rotate_max_backups", "COUNT"),
+    ignored("log_rotate_max_size", "MEGABYTES"),
+    ignored("vklog", "LEVEL"),
+    ignored("ctrlz_address", "ADDRESS"),
+    ignored("ctrlz_port", "PORT"),
+];
