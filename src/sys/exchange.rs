@@ -5,7 +5,7 @@ use super::{clock, fd};
 use crate::error::Result;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A connection whose every read and write ends by one point in time, however many there are: a peer that sends a
 /// byte now and then cannot hold it longer. Past the deadline reads and writes fail with `TimedOut`.
@@ -39,8 +39,9 @@ impl<'a> Exchange<'a> {
 
     /// Gives the socket what is left of the time.
     fn bound(&self) -> io::Result<()> {
-        let left = clock::until(self.deadline);
-        if left.is_zero() {
+        let left = self.deadline.saturating_duration_since(clock::now());
+        // A time-out of 0 would mean "for ever" to the kernel, and it counts in microseconds.
+        if left < Duration::from_micros(1) {
             return Err(ErrorKind::TimedOut.into());
         }
         self.connection.set_timeouts(left, left).map_err(|e| io::Error::other(e.to_string()))

@@ -1,5 +1,5 @@
 //! The integration tests: real namespaces, real netfilter, real sockets. They need root, and fail without it.
-#![expect(clippy::disallowed_methods, reason = "tests drive the real machine")]
+#![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests drive the real machine, and fail loudly")]
 
 mod agent;
 mod apiserver;
@@ -9,6 +9,7 @@ mod install;
 mod kube;
 mod plugin;
 mod rules;
+mod standin;
 mod support;
 mod tidy;
 mod zds;
