@@ -6,5 +6,6 @@
 pub mod decision;
 pub mod object;
 pub mod overrides;
+pub mod redirection;
 pub mod selector;
 pub mod types;

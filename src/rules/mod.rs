@@ -8,3 +8,4 @@ pub mod host;
 pub mod inpod;
 pub mod render;
 pub mod ruleset;
+pub mod sidecar;

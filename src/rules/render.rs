@@ -1,6 +1,6 @@
 //! Rule sets as input of `iptables-restore --noflush`.
 
-use super::ruleset::{Hook, Match, Place, Port, Rule, RuleSet, Target, Test};
+use super::ruleset::{ConnState, Hook, Match, Place, Port, Rule, RuleSet, Target, Test};
 use std::fmt::{self, Display, Formatter};
 
 /// The input that puts a rule set into a namespace that has nothing of ours yet.
@@ -67,6 +67,13 @@ impl Display for Match {
             }
             Test::Mark(mark) => write!(f, " -m mark{not} --mark {:#x}/{:#x}", mark.value, mark.mask),
             Test::ConnMark(mark) => write!(f, " -m connmark{not} --mark {:#x}/{:#x}", mark.value, mark.mask),
+            Test::User(uid) => write!(f, " -m owner{not} --uid-owner {uid}"),
+            Test::Group(gid) => write!(f, " -m owner{not} --gid-owner {gid}"),
+            Test::Ports(_, ports) => write!(f, " -m multiport{not} --dports {}", joined(ports)),
+            Test::ConnState(states) => {
+                let names: Vec<&str> = states.iter().map(|state| state_name(*state)).collect();
+                write!(f, " -m conntrack{not} --ctstate {}", names.join(","))
+            }
             Test::LocalSocket => write!(f, " -m owner{not} --socket-exists"),
             Test::DestinationSet(name) => write!(f, " -m set{not} --match-set {name} dst"),
         }
@@ -81,11 +88,30 @@ impl Display for Target {
             Target::Jump(chain) => write!(f, "-j {chain}"),
             Target::Redirect(port) => write!(f, "-j REDIRECT --to-ports {port}"),
             Target::SetConnMark(mark) => write!(f, "-j CONNMARK --set-xmark {:#x}/{:#x}", mark.value, mark.mask),
+            Target::Drop => write!(f, "-j DROP"),
+            Target::SetMark(mark) => write!(f, "-j MARK --set-xmark {:#x}/{:#x}", mark.value, mark.mask),
+            Target::Tproxy { port, mark } => {
+                write!(f, "-j TPROXY --on-port {port} --tproxy-mark {:#x}/{:#x}", mark.value, mark.mask)
+            }
+            Target::SaveMark => write!(f, "-j CONNMARK --save-mark --nfmask 0xffffffff --ctmask 0xffffffff"),
             Target::RestoreMark => {
                 write!(f, "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff")
             }
             Target::Zone(zone) => write!(f, "-j CT --zone {zone}"),
             Target::SourceNat(address) => write!(f, "-j SNAT --to-source {address}"),
         }
+    }
+}
+
+fn joined(ports: &[u16]) -> String {
+    ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// As iptables writes it.
+fn state_name(state: ConnState) -> &'static str {
+    match state {
+        ConnState::Invalid => "INVALID",
+        ConnState::Established => "ESTABLISHED",
+        ConnState::Related => "RELATED",
     }
 }

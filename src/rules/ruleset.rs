@@ -177,6 +177,14 @@ pub enum Test {
     Mark(Mark),
     /// The connection's mark.
     ConnMark(Mark),
+    /// It was sent by a process that runs as this user.
+    User(u32),
+    /// It was sent by a process that runs as this group.
+    Group(u32),
+    /// The destination port is one of these.
+    Ports(Protocol, Vec<u16>),
+    /// Conntrack puts it into one of these states.
+    ConnState(Vec<ConnState>),
     /// It belongs to a socket of this network namespace.
     LocalSocket,
     /// Its destination is in this ipset.
@@ -211,6 +219,17 @@ pub enum Port {
     Destination(u16),
 }
 
+/// What conntrack knows of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnState {
+    /// It belongs to no connection that could be.
+    Invalid,
+    /// It belongs to a connection that has seen packets in both directions.
+    Established,
+    /// It opens a connection that an established one asked for.
+    Related,
+}
+
 /// Bits of a mark and which of them count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
@@ -233,6 +252,19 @@ pub enum Target {
     Redirect(u16),
     /// Marks the connection (replaces the masked bits).
     SetConnMark(Mark),
+    /// The packet is gone.
+    Drop,
+    /// Marks the packet (replaces the masked bits).
+    SetMark(Mark),
+    /// Hands the packet, as it is, to the local socket on this port, and marks it.
+    Tproxy {
+        /// The port.
+        port: u16,
+        /// The mark.
+        mark: Mark,
+    },
+    /// Copies the packet's mark to the connection.
+    SaveMark,
     /// Copies the connection's mark to the packet.
     RestoreMark,
     /// Tracks the connection in a zone of its own.
@@ -289,4 +321,24 @@ pub fn mark(mark: Mark) -> Match {
 /// The connection carries `mark`.
 pub fn connmark(mark: Mark) -> Match {
     Test::ConnMark(mark).into()
+}
+
+/// Sent by a process that runs as user `uid`.
+pub fn user(uid: u32) -> Match {
+    Test::User(uid).into()
+}
+
+/// Sent by a process that runs as group `gid`.
+pub fn group(gid: u32) -> Match {
+    Test::Group(gid).into()
+}
+
+/// Destination port is one of `ports` (15 at most).
+pub fn to_ports(protocol: Protocol, ports: impl Into<Vec<u16>>) -> Match {
+    Test::Ports(protocol, ports.into()).into()
+}
+
+/// In one of these states.
+pub fn conn_state(states: impl Into<Vec<ConnState>>) -> Match {
+    Test::ConnState(states.into()).into()
 }
