@@ -9,8 +9,9 @@ use crate::invalid;
 use crate::pod::decision::{Action, decide};
 use crate::pod::object::Objects;
 use crate::pod::overrides;
+use crate::pod::redirection;
 use crate::pod::types::StringMap;
-use crate::rules::{host, inpod, render, ruleset::RuleSet};
+use crate::rules::{host, inpod, render, ruleset::RuleSet, sidecar};
 use crate::sys::netlink::Family;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -133,7 +134,7 @@ impl Rules {
             return Err(Error::new("no rules apply to the host: ambient mode is off (--ambient-enabled)"));
         }
         let settings = self.config.host_rules();
-        self.answer(&[], |family| host::rules(&settings, family))
+        self.answer(&[], self.ipv6(), |family| host::rules(&settings, family))
     }
 
     /// The text for the one pod among `objects`.
@@ -145,32 +146,42 @@ impl Rules {
         let none = StringMap::new();
         let decision = decide(&self.config.policy(), pod, namespace.map_or(&none, |namespace| &namespace.labels));
         match decision.action {
-            Action::None => Err(Error::new(format_args!("no rules apply to pod {}: {}", pod.name, decision.reason))),
-            Action::Sidecar => Err(Error::new(format_args!(
-                "pod {}: {}, and sidecar redirection is not supported yet",
-                pod.name, decision.reason
-            ))),
+            Action::None => Err(Error::new(format_args!("no rules apply: {}", decision.reason))),
+            Action::Sidecar => redirection::of(pod).and_then(|wanted| {
+                let ipv6 = if wanted.ipv6(&pod.ips) { Ok(()) } else { Err("the pod is not reached by IPv6") };
+                self.answer(&wanted.warnings, ipv6, |family| sidecar::rules(&wanted.settings, family))
+            }),
             Action::Ambient => {
                 let overrides = overrides::parse(&pod.annotations);
                 let settings = self.config.pod_rules(&overrides);
-                self.answer(&overrides.warnings, |family| inpod::rules(&settings, family))
-                    .with_context(|| format!("pod {}", pod.name))
+                self.answer(&overrides.warnings, self.ipv6(), |family| inpod::rules(&settings, family))
             }
         }
+        .with_context(|| format!("pod {}", pod.name))
     }
 
-    fn answer(&self, more_warnings: &[String], rules: impl Fn(Family) -> RuleSet) -> Result<Answer> {
+    /// Whether the agent programs IPv6, or why not.
+    fn ipv6(&self) -> std::result::Result<(), &'static str> {
+        if self.config.ipv6() { Ok(()) } else { Err("IPv6 is off (--ambient-ipv6)") }
+    }
+
+    fn answer(
+        &self,
+        more_warnings: &[String],
+        ipv6: std::result::Result<(), &str>,
+        rules: impl Fn(Family) -> RuleSet,
+    ) -> Result<Answer> {
         if self.backend == Backend::Nftables {
             return Err(Error::new("the nftables backend is not supported yet"));
         }
         let warnings = [&self.warnings, more_warnings].concat();
-        let text = match (self.family, self.config.ipv6()) {
-            (Some(Family::V6), false) => {
-                return Err(Error::new("no IPv6 rules apply: IPv6 is off (--ambient-ipv6)"));
+        let text = match (self.family, ipv6) {
+            (Some(Family::V6), Err(reason)) => {
+                return Err(Error::new(format_args!("no IPv6 rules apply: {reason}")));
             }
             (Some(family), _) => render::restore(&rules(family)),
-            (None, false) => format!("# ipv4\n{}", render::restore(&rules(Family::V4))),
-            (None, true) => format!(
+            (None, Err(_)) => format!("# ipv4\n{}", render::restore(&rules(Family::V4))),
+            (None, Ok(())) => format!(
                 "# ipv4\n{}# ipv6\n{}",
                 render::restore(&rules(Family::V4)),
                 render::restore(&rules(Family::V6))
