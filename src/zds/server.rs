@@ -323,6 +323,7 @@ impl Acceptor {
             if left.is_zero() {
                 return;
             }
+            // A failing poll must not turn this into a busy loop.
             if self.shared.bell.wait(None, left).is_err() {
                 clock::sleep(left);
             }

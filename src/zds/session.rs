@@ -218,7 +218,7 @@ impl Session {
         if got.truncated {
             return Err(invalid!("a packet of more than {} bytes", wire::PACKET_LIMIT));
         }
-        if !got.fds.is_empty() {
+        if !got.fds.is_empty() || got.fds_lost {
             return Err(invalid!("a packet with a descriptor"));
         }
         if got.len == 0 {

@@ -129,7 +129,7 @@ impl Client {
             return Err(End::Reconnect("end of stream".into()));
         }
         self.requests += 1;
-        let (payload, netns) = match read(&buffer[..got.len], got.truncated, got.fds) {
+        let (payload, netns) = match read(&buffer[..got.len], got.truncated || got.fds_lost, got.fds) {
             Ok(request) => request,
             Err(reason) => {
                 let reason = format!("failure to read message : {reason}");

@@ -97,8 +97,8 @@ struct Ports {
 impl Ports {
     fn open(dns: bool) -> io::Result<Self> {
         // Fails while the loopback interface is down, as ztunnel does.
-        drop(socket::listener((Ipv4Addr::LOCALHOST, 0).into())?);
-        let v6 = socket::listener((Ipv6Addr::LOCALHOST, 0).into()).is_ok();
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.connect((Ipv4Addr::LOCALHOST, 9))?;
+        let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
         let mut ports = Ports { tcp: Vec::new(), udp: Vec::new() };
         for (direction, port) in
             [(Direction::Outbound, OUTBOUND), (Direction::Inbound, INBOUND), (Direction::Hbone, HBONE)]
