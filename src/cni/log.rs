@@ -5,6 +5,7 @@
 //! is opened before there is a line to write.
 
 use crate::http::client::encode_request;
+use crate::logging::Line;
 use crate::sys::exchange::Exchange;
 use crate::sys::file::Mode;
 use crate::sys::unix::{Connection, SocketType};
@@ -52,7 +53,7 @@ impl Log for PluginLog {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let line = json(record);
+        let line = Line::of(record, clock::wall()).json();
         let whole = format!("{line}\n");
         let _ = std::io::stderr().write_all(whole.as_bytes());
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,23 +73,6 @@ impl Log for PluginLog {
             let _ = deliver(run_dir, &lines);
         }
     }
-}
-
-/// `{"level":…,"time":…,"scope":…,"msg":…, key: value …}`.
-fn json(record: &Record<'_>) -> String {
-    struct Fields<'a>(&'a mut serde_json::Map<String, serde_json::Value>);
-    impl<'kvs> log::kv::VisitSource<'kvs> for Fields<'_> {
-        fn visit_pair(&mut self, key: log::kv::Key<'kvs>, value: log::kv::Value<'kvs>) -> Result<(), log::kv::Error> {
-            self.0.insert(key.to_string(), value.to_string().into());
-            Ok(())
-        }
-    }
-    let mut object = serde_json::Map::new();
-    object.insert("level".to_owned(), record.level().as_str().to_ascii_lowercase().into());
-    object.insert("scope".to_owned(), SCOPE.into());
-    object.insert("msg".to_owned(), record.args().to_string().into());
-    let _ = record.key_values().visit(&mut Fields(&mut object));
-    serde_json::Value::Object(object).to_string()
 }
 
 fn deliver(run_dir: &Path, lines: &[String]) -> crate::error::Result<()> {
