@@ -1,1 +1,22 @@
-//! The Kubernetes API, blocking: client and reflectors.
+//! The Kubernetes API, blocking: a client for the few requests we make, and reflectors that keep a caller's picture of
+//! pods and namespaces true.
+//!
+//! [`config`] says where the server is and who we are, [`client`] sends requests and retries them, [`api`] names the
+//! requests, [`reflector`] lists and watches. Bytes become small structs as they arrive ([`list`], [`watch`]), so memory
+//! follows one item, not the answer.
+
+pub mod api;
+mod backoff;
+pub mod client;
+pub mod config;
+mod credentials;
+mod known;
+mod kubeconfig;
+mod list;
+pub mod object;
+pub mod reflector;
+mod status;
+mod transport;
+mod watch;
+
+pub use backoff::Backoff;

@@ -7,7 +7,7 @@ use super::types::{CONFIG_HASH, Namespace, Phase, Pod, PodName, Proxy, StringMap
 use crate::error::{Context, Result};
 use crate::invalid;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -55,6 +55,41 @@ pub fn decode_namespace(json: &str) -> Result<Namespace> {
         return Err(invalid!("a Namespace has no metadata.name"));
     }
     Ok(Namespace { name: raw.metadata.name, labels: raw.metadata.labels })
+}
+
+/// An object as the API server gives it: with a version, which is opaque except that equal versions are the same state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versioned<T> {
+    /// `metadata.resourceVersion`.
+    pub version: String,
+    /// The object.
+    pub object: T,
+}
+
+impl<'de> Deserialize<'de> for Versioned<Pod> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let mut raw = RawPod::deserialize(d)?;
+        let version = raw.metadata.take_version()?;
+        Ok(Versioned { version, object: raw.into_pod().map_err(D::Error::custom)? })
+    }
+}
+
+impl<'de> Deserialize<'de> for Versioned<Namespace> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let mut raw = RawNamespace::deserialize(d)?;
+        let version = raw.metadata.take_version()?;
+        Ok(Versioned { version, object: Namespace { name: raw.metadata.name, labels: raw.metadata.labels } })
+    }
+}
+
+impl Metadata {
+    /// Fails for an object that no API server would send.
+    fn take_version<E: Error>(&mut self) -> std::result::Result<String, E> {
+        if self.name.is_empty() || self.uid.is_empty() || self.resource_version.is_empty() {
+            return Err(E::custom("an object lacks metadata.name, uid or resourceVersion"));
+        }
+        Ok(std::mem::take(&mut self.resource_version))
+    }
 }
 
 impl Objects {
@@ -115,6 +150,8 @@ struct Metadata {
     namespace: String,
     #[serde(default, deserialize_with = "or_default")]
     uid: String,
+    #[serde(default, rename = "resourceVersion", deserialize_with = "or_default")]
+    resource_version: String,
     #[serde(default, deserialize_with = "or_default")]
     labels: StringMap,
     #[serde(default, deserialize_with = "meaningful")]

@@ -1,0 +1,214 @@
+//! Token and certificates, read again when their files change.
+//!
+//! The kubelet rotates a pod's token about hourly and its CA bundle rarely; both are picked up without a restart. A
+//! file that cannot be read for a moment does not make us forget what we had.
+
+use super::config::{Config, Material, Trust};
+use crate::error::{Context, Result};
+use crate::invalid;
+use crate::sys::{clock, file};
+use rustls::RootCertStore;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+
+/// A file is read again after this long even if it looks the same.
+const REREAD_EVERY: Duration = Duration::from_secs(60);
+/// Largest token or certificate file, bytes.
+const LIMIT: usize = 1 << 20;
+
+/// What a client shows to the server, and what it expects from it.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    config: Config,
+    provider: Arc<CryptoProvider>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<Cached>,
+    authorities: Option<Cached>,
+    certificate: Option<Cached>,
+    key: Option<Cached>,
+    tls: Option<(Generation, TlsConfig)>,
+}
+
+/// Says nothing: it holds secrets.
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("State")
+    }
+}
+
+/// Counts the changes of the TLS settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Generation(u64);
+
+impl Credentials {
+    pub(super) fn new(config: Config) -> Self {
+        Credentials { config, provider: Arc::new(ring::default_provider()), state: Mutex::default() }
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The value of the `Authorization` header. `again`: the server refused the one we had.
+    pub(super) fn authorization(&self, again: bool) -> Result<Option<String>> {
+        let Some(material) = &self.config.token else { return Ok(None) };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = Cached::current(&mut state.token, material, again).context("token")?.bytes;
+        let token = bytes.trim_ascii();
+        if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
+            return Err(invalid!("token{}: not a bearer token", of(material)));
+        }
+        Ok(Some(format!("Bearer {}", String::from_utf8_lossy(token))))
+    }
+
+    /// The TLS settings, and which generation of them.
+    pub(super) fn tls(&self) -> Result<(Generation, TlsConfig)> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *state;
+        let mut changed = false;
+        let mut read = |cache: &mut Option<Cached>, material: &Material, what: &str| {
+            let current = Cached::current(cache, material, false).with_context(|| what.to_owned())?;
+            changed |= current.changed;
+            Ok::<_, crate::error::Error>(current.bytes)
+        };
+        let authorities = match &self.config.trust {
+            Trust::Authorities(material) => Some(read(&mut state.authorities, material, "certificate authorities")?),
+            Trust::Plain | Trust::Anyone => None,
+        };
+        let identity = match &self.config.identity {
+            Some((certificate, key)) => Some((
+                read(&mut state.certificate, certificate, "client certificate")?,
+                read(&mut state.key, key, "client key")?,
+            )),
+            None => None,
+        };
+        let last = match &state.tls {
+            Some(tls) if !changed => return Ok(tls.clone()),
+            last => last.clone(),
+        };
+        match self.build(authorities.as_deref(), identity.as_ref()) {
+            Ok(tls) => {
+                let generation = Generation(last.map_or(0, |(g, _)| g.0 + 1));
+                Ok(state.tls.insert((generation, tls)).clone())
+            }
+            Err(e) => match last {
+                // Certificate and key are two files: between the two writes they do not fit.
+                Some(last) => {
+                    log::warn!(target: "cni-agent", error:% = e; "keeping the previous API server certificates");
+                    Ok(last)
+                }
+                None => Err(e),
+            },
+        }
+    }
+
+    fn build(&self, authorities: Option<&[u8]>, identity: Option<&(Arc<[u8]>, Arc<[u8]>)>) -> Result<TlsConfig> {
+        // What ureq would refuse with a panic or only at the handshake is tried here.
+        let mut roots = Vec::new();
+        if let (Some(pem), Trust::Authorities(material)) = (authorities, &self.config.trust) {
+            let mut store = RootCertStore::empty();
+            for certificate in certificates(pem) {
+                let certificate = certificate.with_context(|| format!("certificate authorities{}", of(material)))?;
+                if store.add(certificate.clone()).is_ok() {
+                    roots.push(Certificate::from_der(&certificate).to_owned());
+                }
+            }
+            if roots.is_empty() {
+                return Err(invalid!("certificate authorities{}: no usable certificate in it", of(material)));
+            }
+        }
+        let client_cert = match (identity, &self.config.identity) {
+            (Some((certificate, key)), Some((named, _))) => {
+                let what = || format!("client certificate{}", of(named));
+                let chain: Vec<_> = certificates(certificate).collect::<Result<_>>().with_context(what)?;
+                let der = PrivateKeyDer::from_pem_slice(key).map_err(|e| invalid!("client key: {e}"))?;
+                CertifiedKey::from_der(chain.clone(), der, &self.provider)
+                    .map_err(|e| invalid!("certificate and key cannot be used: {e}"))
+                    .with_context(what)?;
+                let chain: Vec<_> = chain.iter().map(|c| Certificate::from_der(c).to_owned()).collect();
+                Some(ClientCert::new_with_certs(&chain, PrivateKey::from_pem(key).context("client key")?))
+            }
+            _ => None,
+        };
+        Ok(TlsConfig::builder()
+            .root_certs(RootCerts::new_with_certs(&roots))
+            .client_cert(client_cert)
+            .disable_verification(self.config.trust == Trust::Anyone)
+            .unversioned_rustls_crypto_provider(self.provider.clone())
+            .build())
+    }
+}
+
+fn certificates(pem: &[u8]) -> impl Iterator<Item = Result<CertificateDer<'static>>> {
+    CertificateDer::pem_slice_iter(pem).map(|c| c.map_err(|e| invalid!("not PEM: {e}")))
+}
+
+/// ` FILE` for messages.
+fn of(material: &Material) -> String {
+    match material {
+        Material::Inline(_) => String::new(),
+        Material::File(path) => format!(" {}", path.display()),
+    }
+}
+
+/// The content of a file, and what it looked like when it was read.
+struct Cached {
+    bytes: Arc<[u8]>,
+    stamp: Stamp,
+    read_at: Instant,
+}
+
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+/// What [`Cached::current`] found.
+struct Current {
+    bytes: Arc<[u8]>,
+    changed: bool,
+}
+
+impl Cached {
+    fn current(cache: &mut Option<Cached>, material: &Material, again: bool) -> Result<Current> {
+        let path = match material {
+            Material::Inline(bytes) => return Ok(Current { bytes: bytes.as_slice().into(), changed: false }),
+            Material::File(path) => path,
+        };
+        let (now, stamp) = (clock::now(), stamp(path));
+        if let Some(cached) = cache
+            && cached.stamp == stamp
+            && !again
+            && now.duration_since(cached.read_at) < REREAD_EVERY
+        {
+            return Ok(Current { bytes: cached.bytes.clone(), changed: false });
+        }
+        match (file::read_limited(path, LIMIT).with_context(|| path.display().to_string()), &mut *cache) {
+            (Ok(bytes), cached) => {
+                let changed = cached.as_ref().is_none_or(|c| *c.bytes != *bytes);
+                let bytes: Arc<[u8]> = bytes.into();
+                *cached = Some(Cached { bytes: bytes.clone(), stamp, read_at: now });
+                Ok(Current { bytes, changed })
+            }
+            (Err(e), Some(cached)) => {
+                log::debug!(target: "cni-agent", error:% = e; "using what was read before");
+                Ok(Current { bytes: cached.bytes.clone(), changed: false })
+            }
+            (Err(e), None) => Err(e),
+        }
+    }
+}
+
+/// Device left out: inode, size and times of what the path leads to, links followed (a pod's volumes are links).
+fn stamp(path: &Path) -> Stamp {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()))
+}

@@ -1,0 +1,122 @@
+//! Lists, decoded as they arrive: one item at a time, never the whole.
+
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::fmt;
+use std::io::Read;
+use std::marker::PhantomData;
+
+/// `metadata` of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Page {
+    /// The version of the whole list, from which to watch.
+    pub(super) resource_version: String,
+    /// Where the next page begins; empty on the last.
+    #[serde(rename = "continue")]
+    pub(super) next: String,
+}
+
+/// Reads one page; every item goes to `each` as soon as it is decoded.
+pub(super) fn read<T: DeserializeOwned>(
+    reader: &mut dyn Read,
+    each: &mut dyn FnMut(T),
+) -> Result<Page, serde_json::Error> {
+    let mut json = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(16 << 10, reader));
+    let page = json.deserialize_map(ListVisitor(each, PhantomData))?;
+    json.end()?;
+    if page.resource_version.is_empty() {
+        return Err(serde::de::Error::custom("not a list: no metadata.resourceVersion"));
+    }
+    Ok(page)
+}
+
+struct ListVisitor<'a, T>(&'a mut dyn FnMut(T), PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<'_, T> {
+    type Value = Page;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Page, M::Error> {
+        let mut page = Page::default();
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            match &*key {
+                "metadata" => page = map.next_value()?,
+                "items" => map.next_value_seed(Items(self.0, PhantomData))?,
+                _ => _ = map.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(page)
+    }
+}
+
+struct Items<'a, T>(&'a mut dyn FnMut(T), PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Items<'_, T> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<'_, T> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of items")
+    }
+
+    // Go writes an empty list as null.
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<(), S::Error> {
+        while let Some(item) = items.next_element()? {
+            (self.0)(item);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: Result<(&str, &str, &[u32]), &str>) {
+        let mut items = Vec::new();
+        let got = read(&mut text.as_bytes(), &mut |item: u32| items.push(item));
+        match (got, expected) {
+            (Ok(page), Ok((version, next, expected))) => {
+                assert_eq!((page.resource_version.as_str(), page.next.as_str(), &*items), (version, next, expected), "{text}");
+            }
+            (Err(e), Err(part)) => assert!(e.to_string().contains(part), "{text}: {e}"),
+            (got, expected) => panic!("{text}: {got:?}, wanted {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn pages() {
+        check(r#"{"metadata":{"resourceVersion":"7"},"items":[1,2]}"#, Ok(("7", "", &[1, 2])));
+        check(r#"{"items":[1],"kind":"L","metadata":{"continue":"c","resourceVersion":"7","x":{}}}"#, Ok(("7", "c", &[1])));
+        check(r#"{"metadata":{"resourceVersion":"7"},"items":null}"#, Ok(("7", "", &[])));
+        check(r#"{"metadata":{"resourceVersion":"7"}}"#, Ok(("7", "", &[])));
+        check(r#"{"metadata":{},"items":[]}"#, Err("no metadata.resourceVersion"));
+        check(r#"{"metadata":{"resourceVersion":"7"},"items":[1]} {}"#, Err("trailing"));
+        check(r#"{"metadata":{"resourceVersion":"7"},"items":["a"]}"#, Err("invalid type"));
+        check("[]", Err("a list"));
+    }
+
+    #[test]
+    fn truncated_anywhere_is_an_error() {
+        let text = r#"{"kind":"L","metadata":{"resourceVersion":"7","continue":"c"},"items":[1,22,333]}"#;
+        for end in 0..text.len() {
+            assert!(read(&mut &text.as_bytes()[..end], &mut |_: u32| {}).unwrap_err().is_eof(), "{end}");
+        }
+    }
+}

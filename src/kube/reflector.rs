@@ -1,0 +1,339 @@
+//! Keeps a caller's picture of one kind of object true: list, then watch, for ever.
+//!
+//! A thread of its own lists in pages, watches from there, and starts over where that is needed; what follows from what
+//! it hears is decided in [`super::known`]. The caller gets every object that is new or changed and the key of every one
+//! that is gone, also of those that changed while nobody watched. Objects themselves are not kept.
+
+use super::backoff::{Backoff, random};
+use super::client::{Call, Client, Limits, RETRY, broken_answer};
+use super::known::{End, Known, Next};
+use super::status::Failure;
+use super::watch::{Lines, WatchEvent};
+use super::{api, list, watch};
+use crate::error::Result;
+use crate::pod::object::Versioned;
+use crate::pod::types::{Namespace, Pod};
+use crate::sys::{clock, thread};
+use serde::de::DeserializeOwned;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A watch that lasted this long was a success: the next may begin at once.
+const WORTHWHILE: Duration = Duration::from_secs(1);
+/// However long the server asks us to stay away.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// What the caller hears, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice<T> {
+    /// An object is new or changed.
+    Upserted(Versioned<T>),
+    /// An object is gone: its key ([`Resource::key`]).
+    Removed(String),
+    /// The first list is whole.
+    Synced,
+    /// A watch ended and another request follows (for a metric).
+    Restarted,
+}
+
+/// A kind of object that can be reflected.
+pub trait Resource: Sized + Send + 'static {
+    /// Path of the collection.
+    const PATH: &'static str;
+    /// Its name in messages.
+    const NAME: &'static str;
+    /// `Accept` of a list.
+    const ACCEPT_LIST: &'static str;
+    /// `Accept` of a watch.
+    const ACCEPT_WATCH: &'static str;
+    /// What an object is known by for as long as it is the same thing to us.
+    fn key(&self) -> &str;
+}
+
+/// Known by its uid: another pod may take its name.
+impl Resource for Pod {
+    const PATH: &'static str = "/api/v1/pods";
+    const NAME: &'static str = "pods";
+    const ACCEPT_LIST: &'static str = api::JSON;
+    const ACCEPT_WATCH: &'static str = api::JSON;
+    fn key(&self) -> &str {
+        &self.uid
+    }
+}
+
+/// Known by its name, under which its pods refer to it.
+impl Resource for Namespace {
+    const PATH: &'static str = "/api/v1/namespaces";
+    const NAME: &'static str = "namespaces";
+    const ACCEPT_LIST: &'static str =
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+    const ACCEPT_WATCH: &'static str = api::METADATA;
+    fn key(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Which objects, and how patiently.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `fieldSelector`, or empty: `spec.nodeName=NODE`.
+    pub field_selector: String,
+    /// `labelSelector`, or empty.
+    pub label_selector: String,
+    /// Items of one page of a list.
+    pub page: u32,
+    /// Time for a page, and for a watch to begin.
+    pub request: Duration,
+    /// A watch that says nothing for so long is given up. The server sends a bookmark about each minute, so less would
+    /// end healthy watches, and just before the bookmark that keeps their version fresh. A dead connection is noticed
+    /// sooner: the kernel probes it.
+    pub silence: Duration,
+    /// Shortest and longest delay after failures.
+    pub retry: (Duration, Duration),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            field_selector: String::new(),
+            label_selector: String::new(),
+            page: 500,
+            request: Duration::from_secs(30),
+            silence: Duration::from_secs(75),
+            retry: RETRY,
+        }
+    }
+}
+
+/// A running reflector.
+#[derive(Debug)]
+pub struct Reflector {
+    client: Client,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reflector {
+    /// Starts; every notice goes to `notify`, on the reflector's thread, which reads no further meanwhile.
+    pub fn start<T: Resource>(
+        client: &Client,
+        options: Options,
+        notify: impl FnMut(Notice<T>) + Send + 'static,
+    ) -> Result<Self>
+    where
+        Versioned<T>: DeserializeOwned,
+    {
+        let client = client.sibling();
+        let run = Run::<T> {
+            client: client.clone(),
+            options,
+            known: Known::default(),
+            listing: Trouble::new("list", T::NAME),
+            watching: Trouble::new("watch", T::NAME),
+            notify: Box::new(notify),
+        };
+        let thread = thread::spawn(&format!("kube-{}", T::NAME), move || run.run())?;
+        Ok(Reflector { client, thread: Some(thread) })
+    }
+
+    /// Stops at once, a blocked read included, and waits for the thread.
+    pub fn stop(mut self) {
+        self.client.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic ended the process already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Reflector {
+    fn drop(&mut self) {
+        self.client.close();
+    }
+}
+
+struct Run<T> {
+    client: Client,
+    options: Options,
+    known: Known,
+    listing: Trouble,
+    watching: Trouble,
+    notify: Box<dyn FnMut(Notice<T>) + Send>,
+}
+
+impl<T: Resource> Run<T>
+where
+    Versioned<T>: DeserializeOwned,
+{
+    fn run(mut self) {
+        let mut backoff = Backoff::new(self.options.retry.0, self.options.retry.1);
+        let (mut next, mut synced) = (Next::List, false);
+        while !self.client.is_closed() {
+            match next {
+                Next::List => match self.list() {
+                    Ok(()) => {
+                        self.listing.over();
+                        if !std::mem::replace(&mut synced, true) {
+                            (self.notify)(Notice::Synced);
+                        }
+                    }
+                    Err(failure) => {
+                        self.listing.again(&failure.to_string(), &self.client);
+                        self.client.wait(delay(&mut backoff, &failure));
+                    }
+                },
+                Next::Watch { from } => {
+                    let started = clock::now();
+                    let (end, opened) = self.watch(&from);
+                    let worthwhile = opened && clock::now().duration_since(started) >= WORTHWHILE;
+                    if worthwhile {
+                        backoff.reset();
+                    }
+                    let wait = match &end {
+                        _ if self.client.is_closed() => break,
+                        End::Closed if worthwhile => Duration::ZERO,
+                        End::Closed => backoff.next_delay(),
+                        End::Failed(failure) => {
+                            self.watching.again(&failure.to_string(), &self.client);
+                            delay(&mut backoff, failure)
+                        }
+                        End::Undecodable(what) => {
+                            self.watching.again(what, &self.client);
+                            backoff.next_delay()
+                        }
+                    };
+                    let next = self.known.after_watch(&end);
+                    (self.notify)(Notice::Restarted);
+                    log::debug!(target: "cni-agent", next:?; "{} watch ended", T::NAME);
+                    self.client.wait(wait);
+                }
+            }
+            next = self.known.after_list();
+        }
+    }
+
+    /// Lists everything, page by page. Fails half way if it must; what was told stays true or is corrected by the next.
+    fn list(&mut self) -> std::result::Result<(), Failure> {
+        let Run { client, options, known, notify, .. } = self;
+        known.begin_list();
+        let mut next = String::new();
+        loop {
+            let mut path = format!("{}?limit={}{}", T::PATH, options.page, options.selectors());
+            if !next.is_empty() {
+                path += &format!("&continue={}", api::escape(&next));
+            }
+            let mut call = Call::get(path, format!("list of {}", T::NAME), T::ACCEPT_LIST);
+            call.limits = Limits { head: options.request, whole: options.request * 2, silence: options.request };
+            let mut body = client.send(&call)?;
+            let page = list::read(&mut body, &mut |item: Versioned<T>| {
+                if known.listed(item.object.key(), &item.version) {
+                    notify(Notice::Upserted(item));
+                }
+            })
+            .map_err(|e| broken_answer(&call.title(), &e))?;
+            if page.next.is_empty() {
+                for key in known.end_list(page.resource_version) {
+                    notify(Notice::Removed(key));
+                }
+                return Ok(());
+            }
+            next = page.next;
+        }
+    }
+
+    /// Watches until the watch ends. Returns how, and whether it had begun.
+    fn watch(&mut self, from: &str) -> (End, bool) {
+        let seconds = 300 + random(301);
+        let path = format!(
+            "{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}{}",
+            T::PATH,
+            api::escape(from),
+            self.options.selectors(),
+        );
+        let mut call = Call::get(path, format!("watch of {}", T::NAME), T::ACCEPT_WATCH);
+        let Options { request, silence, .. } = self.options;
+        // Longer than the server was asked to keep it, or a watch that only drips would never end.
+        call.limits = Limits { head: request, whole: Duration::from_secs(u64::from(seconds)) + request, silence };
+        let body = match self.client.send(&call) {
+            Ok(body) => body,
+            Err(failure) => return (End::Failed(failure), false),
+        };
+        let (mut lines, opened) = (Lines::new(body), clock::now());
+        let end = loop {
+            let line = match lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => break End::Closed,
+                Err(e) => break End::Failed(Failure::transport(&call.title(), e)),
+            };
+            if clock::now().duration_since(opened) >= WORTHWHILE {
+                self.watching.over();
+            }
+            match watch::decode::<Versioned<T>>(&call.title(), line) {
+                Ok(WatchEvent::Upserted(item)) => {
+                    if self.known.upserted(item.object.key(), &item.version) {
+                        (self.notify)(Notice::Upserted(item));
+                    }
+                }
+                Ok(WatchEvent::Deleted(item)) => {
+                    if self.known.deleted(item.object.key(), &item.version) {
+                        (self.notify)(Notice::Removed(item.object.key().to_owned()));
+                    }
+                }
+                Ok(WatchEvent::Bookmark(version)) => self.known.bookmark(&version),
+                Ok(WatchEvent::Error(failure)) => break End::Failed(failure),
+                Err(e) => break End::Undecodable(e.to_string()),
+            }
+        };
+        (end, true)
+    }
+}
+
+impl Options {
+    /// The selectors as the end of a query.
+    fn selectors(&self) -> String {
+        let mut query = String::new();
+        for (key, selector) in [("fieldSelector", &self.field_selector), ("labelSelector", &self.label_selector)] {
+            if !selector.is_empty() {
+                query += &format!("&{key}={}", api::escape(selector));
+            }
+        }
+        query
+    }
+}
+
+fn delay(backoff: &mut Backoff, failure: &Failure) -> Duration {
+    failure.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER).max(backoff.next_delay())
+}
+
+/// Says what is wrong once per cause, and when it is over.
+struct Trouble {
+    request: &'static str,
+    of: &'static str,
+    cause: Option<String>,
+    times: u32,
+}
+
+impl Trouble {
+    fn new(request: &'static str, of: &'static str) -> Self {
+        Trouble { request, of, cause: None, times: 0 }
+    }
+
+    fn again(&mut self, cause: &str, client: &Client) {
+        if client.is_closed() {
+            return;
+        }
+        self.times += 1;
+        if self.cause.as_deref() == Some(cause) {
+            log::debug!(target: "cni-agent", times = self.times; "{cause}");
+        } else {
+            log::warn!(target: "cni-agent", server = client.server(); "{cause}; trying again");
+            self.cause = Some(cause.to_owned());
+        }
+    }
+
+    fn over(&mut self) {
+        if self.cause.take().is_some() {
+            log::warn!(target: "cni-agent", failures = self.times; "{} of {} works again", self.request, self.of);
+        }
+        self.times = 0;
+    }
+}

@@ -1,0 +1,142 @@
+//! Watches: one event a line, for as long as the server likes.
+
+use super::client::OBJECT_LIMIT;
+use super::status::Failure;
+use crate::error::Result;
+use crate::invalid;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::io::{self, BufRead, BufReader, Read};
+
+/// A line buffer that grew beyond this is given back, bytes.
+const KEEP: usize = 256 << 10;
+
+/// What a line of a watch says.
+#[derive(Debug)]
+pub(super) enum WatchEvent<T> {
+    /// ADDED or MODIFIED: the object as it is now.
+    Upserted(T),
+    /// DELETED, or no longer selected: the object as it was last.
+    Deleted(T),
+    /// BOOKMARK: nothing changed up to this version.
+    Bookmark(String),
+    /// ERROR: the watch is over.
+    Error(Failure),
+}
+
+/// Decodes one line. `title`: verb and resource, for messages.
+pub(super) fn decode<T: DeserializeOwned>(title: &str, line: &[u8]) -> Result<WatchEvent<T>> {
+    #[derive(Deserialize)]
+    struct Line<'a> {
+        #[serde(borrow, rename = "type")]
+        kind: Cow<'a, str>,
+        #[serde(borrow)]
+        object: &'a RawValue,
+    }
+    #[derive(Deserialize)]
+    struct Bookmark {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        resource_version: String,
+    }
+    let bad = |e: serde_json::Error| invalid!("{title}: bad event: {e}");
+    let Line { kind, object } = serde_json::from_slice(line).map_err(bad)?;
+    match &*kind {
+        "ADDED" | "MODIFIED" => Ok(WatchEvent::Upserted(serde_json::from_str(object.get()).map_err(bad)?)),
+        "DELETED" => Ok(WatchEvent::Deleted(serde_json::from_str(object.get()).map_err(bad)?)),
+        "BOOKMARK" => {
+            let bookmark: Bookmark = serde_json::from_str(object.get()).map_err(bad)?;
+            Ok(WatchEvent::Bookmark(bookmark.metadata.resource_version))
+        }
+        "ERROR" => Ok(WatchEvent::Error(Failure::status(title, 500, object.get().as_bytes()))),
+        _ => Err(invalid!("{title}: unknown event type {kind:?}")),
+    }
+}
+
+/// Splits a body into lines of bounded length.
+pub(super) struct Lines<R> {
+    reader: BufReader<R>,
+    line: Vec<u8>,
+}
+
+impl<R: Read> Lines<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Lines { reader: BufReader::with_capacity(16 << 10, reader), line: Vec::new() }
+    }
+
+    /// The next line that is not empty; none at the end. A last line without a line feed was cut, and is dropped.
+    pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        loop {
+            self.line.clear();
+            self.line.shrink_to(KEEP);
+            let read = (&mut self.reader).take(OBJECT_LIMIT).read_until(b'\n', &mut self.line)?;
+            match self.line.pop() {
+                None => return Ok(None),
+                Some(b'\n') if self.line.trim_ascii().is_empty() => {}
+                Some(b'\n') => return Ok(Some(&self.line)),
+                Some(_) if read as u64 == OBJECT_LIMIT => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "an event is too long"));
+                }
+                Some(_) => return Ok(None),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Thing {
+        v: u32,
+    }
+
+    fn check(line: &str, expected: &str) {
+        let got = match decode::<Thing>("WATCH things", line.as_bytes()) {
+            Ok(WatchEvent::Upserted(t)) => format!("upserted {}", t.v),
+            Ok(WatchEvent::Deleted(t)) => format!("deleted {}", t.v),
+            Ok(WatchEvent::Bookmark(v)) => format!("bookmark {v}"),
+            Ok(WatchEvent::Error(e)) => format!("error {e}"),
+            Err(e) => e.to_string(),
+        };
+        assert!(got.starts_with(expected), "{line}: {got}");
+    }
+
+    #[test]
+    fn events() {
+        check(r#"{"type":"ADDED","object":{"v":1}}"#, "upserted 1");
+        check(r#"{"object":{"v":1,"x":[{}]},"type":"MODIFIED"}"#, "upserted 1");
+        check(r#"{"type":"DELETED","object":{"v":1}}"#, "deleted 1");
+        check(r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"},"spec":{"containers":null}}}"#, "bookmark 9");
+        check(r#"{"type":"ERROR","object":{"status":"Failure","message":"old","code":410}}"#, "error WATCH things: 410 Gone: old");
+        check(r#"{"type":"ERROR","object":{}}"#, "error WATCH things: 500");
+        check(r#"{"type":"RENAMED","object":{}}"#, "WATCH things: unknown event type \"RENAMED\"");
+        check(r#"{"type":"ADDED","object":{"v":"x"}}"#, "WATCH things: bad event");
+        check(r#"{"type":"ADDED"}"#, "WATCH things: bad event: missing field `object`");
+        check("<html>", "WATCH things: bad event");
+    }
+
+    #[test]
+    fn truncated_anywhere_is_an_error() {
+        let line = r#"{"type":"ADDED","object":{"v":1}}"#;
+        for end in 0..line.len() {
+            check(&line[..end], "WATCH things: bad event");
+        }
+    }
+
+    #[test]
+    fn lines() {
+        let mut lines = Lines::new(&b"a\n\n \r\nbc\ncut"[..]);
+        assert_eq!(lines.next().unwrap(), Some(&b"a"[..]));
+        assert_eq!(lines.next().unwrap(), Some(&b"bc"[..]));
+        assert_eq!(lines.next().unwrap(), None);
+        let mut endless = Lines::new(std::io::repeat(b'x'));
+        assert_eq!(endless.next().unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}
