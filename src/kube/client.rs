@@ -146,9 +146,10 @@ impl Client {
         let (started, mut backoff) = (clock::now(), Backoff::new(RETRY.0, RETRY.1));
         call.limits = Limits::all(patience.per_try);
         loop {
-            let failure = match self.send(&call).and_then(|mut body| {
-                decode(&mut body).map_err(|e| broken_answer(&call.title(), &e))
-            }) {
+            let failure = match self
+                .send(&call)
+                .and_then(|mut body| decode(&mut body).map_err(|e| broken_answer(&call.title(), &e)))
+            {
                 Ok(decoded) => return Ok(decoded),
                 Err(failure) => failure,
             };
@@ -250,10 +251,10 @@ impl Client {
             .max_idle_age(Duration::from_secs(60))
             .build();
         let sockets = &self.connections.sockets;
-        let connector = ()
-            .chain(ConnectProxyConnector::default())
-            .chain(TcpConnector(sockets.clone()))
-            .chain(RustlsConnector::default());
+        let connector =
+            ().chain(ConnectProxyConnector::default())
+                .chain(TcpConnector(sockets.clone()))
+                .chain(RustlsConnector::default());
         let agent = ureq::Agent::with_parts(config, connector, Names(sockets.clone()));
         *slot = Some((generation, agent.clone()));
         Ok(agent)

@@ -156,8 +156,9 @@ impl Proxies {
             let (name, at) = entry.rsplit_once(':').unwrap_or((entry, port));
             let name = name.trim_start_matches("*.").trim_start_matches('.');
             let parent = host.len().checked_sub(name.len()).and_then(|at| host.split_at_checked(at));
-            let matches = parent
-                .is_some_and(|(front, tail)| tail.eq_ignore_ascii_case(name) && (front.is_empty() || front.ends_with('.')));
+            let matches = parent.is_some_and(|(front, tail)| {
+                tail.eq_ignore_ascii_case(name) && (front.is_empty() || front.ends_with('.'))
+            });
             matches && at == port && !name.is_empty()
         })
     }
@@ -209,7 +210,8 @@ mod tests {
     #[test]
     fn proxies_of_the_environment() {
         let check = |none: &str, server: &str, expected: bool| {
-            let proxies = Proxies { https: "http://u:secret@proxy:3128".into(), http: String::new(), none: none.into() };
+            let proxies =
+                Proxies { https: "http://u:secret@proxy:3128".into(), http: String::new(), none: none.into() };
             assert_eq!(proxies.for_server(server).unwrap().is_some(), expected, "{none:?} {server}");
         };
         check("", "https://10.0.0.1:443", true);

@@ -111,8 +111,10 @@ fn config(files: Vec<(&Path, File)>, proxies: &Proxies) -> Result<Config> {
     }
     let missing = |what: &str, name: &str| invalid!("there is no {what} {name:?}");
     let context = contexts.into_iter().find(|c| c.name == current).ok_or_else(|| missing("context", &current))?.context;
-    let (cluster_dir, cluster) =
-        clusters.into_iter().find(|(_, c)| c.name == context.cluster).ok_or_else(|| missing("cluster", &context.cluster))?;
+    let (cluster_dir, cluster) = clusters
+        .into_iter()
+        .find(|(_, c)| c.name == context.cluster)
+        .ok_or_else(|| missing("cluster", &context.cluster))?;
     let (user_dir, user) = match context.user.filter(|u| !u.is_empty()) {
         None => (PathBuf::new(), User::default()),
         Some(name) => {
@@ -246,7 +248,11 @@ mod tests {
         check("{server: 'https://a'}", "{}", "no certificate-authority");
         check("{server: 'a:6443', certificate-authority: x}", "{}", "an https:// address is needed");
         check("{server: 'https://a', certificate-authority: x, tls-server-name: b}", "{}", "tls-server-name");
-        check("{server: 'https://a', insecure-skip-tls-verify: true, proxy-url: 'socks5://p'}", "{}", "proxy-url: a socks5");
+        check(
+            "{server: 'https://a', insecure-skip-tls-verify: true, proxy-url: 'socks5://p'}",
+            "{}",
+            "proxy-url: a socks5",
+        );
         let alone = |text: &str| config(vec![(Path::new("k"), parse(text.as_bytes())?)], &Proxies::default());
         assert!(alone("").unwrap_err().to_string().contains("no current-context"));
         assert!(alone("current-context: a").unwrap_err().to_string().contains("no context \"a\""));
@@ -256,10 +262,14 @@ mod tests {
 
     #[test]
     fn several_files_count_in_order() {
-        let (a, b) = ("current-context: here", WHOLE.replace("CLUSTER", "{server: 'http://b'}").replace("USER", "{token: t}"));
+        let (a, b) =
+            ("current-context: here", WHOLE.replace("CLUSTER", "{server: 'http://b'}").replace("USER", "{token: t}"));
         let files = vec![
             (Path::new("/a/one"), parse(a.as_bytes()).unwrap()),
-            (Path::new("/b/two"), parse(b.replace("current-context: here", "current-context: other").as_bytes()).unwrap()),
+            (
+                Path::new("/b/two"),
+                parse(b.replace("current-context: here", "current-context: other").as_bytes()).unwrap(),
+            ),
         ];
         assert_eq!(config(files, &Proxies::default()).unwrap().server, "http://b");
         assert!(super::load("/nonexistent/a:/nonexistent/b", &Proxies::default()).is_err());
@@ -267,7 +277,8 @@ mod tests {
 
     #[test]
     fn truncated_anywhere_never_panics() {
-        let text = WHOLE.replace("CLUSTER", "{server: 'https://a', certificate-authority: c}").replace("USER", "{token: t}");
+        let text =
+            WHOLE.replace("CLUSTER", "{server: 'https://a', certificate-authority: c}").replace("USER", "{token: t}");
         for end in 0..text.len() {
             let _ = parse(&text.as_bytes()[..end]).and_then(|f| config(vec![(Path::new("k"), f)], &Proxies::default()));
         }

@@ -1,7 +1,7 @@
 //! Lists, decoded as they arrive: one item at a time, never the whole.
 
-use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 use std::io::Read;
@@ -93,7 +93,11 @@ mod tests {
         let got = read(&mut text.as_bytes(), &mut |item: u32| items.push(item));
         match (got, expected) {
             (Ok(page), Ok((version, next, expected))) => {
-                assert_eq!((page.resource_version.as_str(), page.next.as_str(), &*items), (version, next, expected), "{text}");
+                assert_eq!(
+                    (page.resource_version.as_str(), page.next.as_str(), &*items),
+                    (version, next, expected),
+                    "{text}"
+                );
             }
             (Err(e), Err(part)) => assert!(e.to_string().contains(part), "{text}: {e}"),
             (got, expected) => panic!("{text}: {got:?}, wanted {expected:?}"),
@@ -103,7 +107,10 @@ mod tests {
     #[test]
     fn pages() {
         check(r#"{"metadata":{"resourceVersion":"7"},"items":[1,2]}"#, Ok(("7", "", &[1, 2])));
-        check(r#"{"items":[1],"kind":"L","metadata":{"continue":"c","resourceVersion":"7","x":{}}}"#, Ok(("7", "c", &[1])));
+        check(
+            r#"{"items":[1],"kind":"L","metadata":{"continue":"c","resourceVersion":"7","x":{}}}"#,
+            Ok(("7", "c", &[1])),
+        );
         check(r#"{"metadata":{"resourceVersion":"7"},"items":null}"#, Ok(("7", "", &[])));
         check(r#"{"metadata":{"resourceVersion":"7"}}"#, Ok(("7", "", &[])));
         check(r#"{"metadata":{},"items":[]}"#, Err("no metadata.resourceVersion"));

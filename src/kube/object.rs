@@ -163,14 +163,12 @@ mod tests {
     use super::*;
 
     fn node(labels: &[(&str, &str)]) -> Node {
-        Node {
-            name: "node-r".into(),
-            labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
-        }
+        Node { name: "node-r".into(), labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect() }
     }
 
     fn check(affinity: &str, labels: &[(&str, &str)], expected: bool) {
-        let text = format!(r#"{{"metadata":{{"name":"d"}},"spec":{{"template":{{"spec":{{"affinity":{affinity}}}}}}}}}"#);
+        let text =
+            format!(r#"{{"metadata":{{"name":"d"}},"spec":{{"template":{{"spec":{{"affinity":{affinity}}}}}}}}}"#);
         let set: DaemonSet = serde_json::from_str(&text).unwrap();
         assert_eq!(set.wants(&node(labels)), expected, "{affinity} {labels:?}");
     }
@@ -178,7 +176,9 @@ mod tests {
     #[test]
     fn fits_by_required_node_affinity_only() {
         let required = |terms: &str| {
-            format!(r#"{{"nodeAffinity":{{"requiredDuringSchedulingIgnoredDuringExecution":{{"nodeSelectorTerms":{terms}}}}}}}"#)
+            format!(
+                r#"{{"nodeAffinity":{{"requiredDuringSchedulingIgnoredDuringExecution":{{"nodeSelectorTerms":{terms}}}}}}}"#
+            )
         };
         check("null", &[], true);
         check("{}", &[], true);
@@ -200,8 +200,18 @@ mod tests {
         };
         check(&fields("node-r"), &[], true);
         check(&fields("other"), &[], false);
-        check(&required(r#"[{"matchExpressions":[{"key":"a","operator":"Exists"}]},{"matchExpressions":[{"key":"b","operator":"Exists"}]}]"#), &[("b", "")], true);
-        check(&required(r#"[{"matchExpressions":[{"key":"a","operator":"Exists"},{"key":"b","operator":"Exists"}]}]"#), &[("b", "")], false);
+        check(
+            &required(
+                r#"[{"matchExpressions":[{"key":"a","operator":"Exists"}]},{"matchExpressions":[{"key":"b","operator":"Exists"}]}]"#,
+            ),
+            &[("b", "")],
+            true,
+        );
+        check(
+            &required(r#"[{"matchExpressions":[{"key":"a","operator":"Exists"},{"key":"b","operator":"Exists"}]}]"#),
+            &[("b", "")],
+            false,
+        );
     }
 
     #[test]

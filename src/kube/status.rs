@@ -138,7 +138,9 @@ mod tests {
             let e = Error::from(Failure::status("GET pod a/b", code, body.as_bytes()));
             assert_eq!((e.to_string().as_str(), e.kind()), (text, kind));
         };
-        let status = |code: u16, message: &str| format!(r#"{{"kind":"Status","status":"Failure","message":"{message}","code":{code}}}"#);
+        let status = |code: u16, message: &str| {
+            format!(r#"{{"kind":"Status","status":"Failure","message":"{message}","code":{code}}}"#)
+        };
         check(404, &status(404, "pods b not found"), "GET pod a/b: 404 Not Found: pods b not found", Kind::NotFound);
         check(401, &status(401, "Unauthorized"), "GET pod a/b: 401 Unauthorized: Unauthorized", Kind::Unauthorized);
         check(403, "", "GET pod a/b: 403 Forbidden", Kind::Forbidden);

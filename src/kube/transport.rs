@@ -91,11 +91,7 @@ pub(super) struct TcpConnector(pub(super) Arc<Sockets>);
 impl<In: Transport> Connector<In> for TcpConnector {
     type Out = Either<In, Tcp>;
 
-    fn connect(
-        &self,
-        details: &ConnectionDetails<'_>,
-        chained: Option<In>,
-    ) -> Result<Option<Self::Out>, UreqError> {
+    fn connect(&self, details: &ConnectionDetails<'_>, chained: Option<In>) -> Result<Option<Self::Out>, UreqError> {
         if let Some(proxied) = chained {
             return Ok(Some(Either::A(proxied)));
         }
@@ -223,12 +219,7 @@ fn failure(e: io::Error, timeout: &NextTimeout) -> UreqError {
 pub(super) struct Names(pub(super) Arc<Sockets>);
 
 impl Resolver for Names {
-    fn resolve(
-        &self,
-        uri: &Uri,
-        _config: &Config,
-        timeout: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, UreqError> {
+    fn resolve(&self, uri: &Uri, _config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, UreqError> {
         let target = uri
             .scheme()
             .zip(uri.authority())

@@ -113,8 +113,14 @@ mod tests {
         check(r#"{"type":"ADDED","object":{"v":1}}"#, "upserted 1");
         check(r#"{"object":{"v":1,"x":[{}]},"type":"MODIFIED"}"#, "upserted 1");
         check(r#"{"type":"DELETED","object":{"v":1}}"#, "deleted 1");
-        check(r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"},"spec":{"containers":null}}}"#, "bookmark 9");
-        check(r#"{"type":"ERROR","object":{"status":"Failure","message":"old","code":410}}"#, "error WATCH things: 410 Gone: old");
+        check(
+            r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"},"spec":{"containers":null}}}"#,
+            "bookmark 9",
+        );
+        check(
+            r#"{"type":"ERROR","object":{"status":"Failure","message":"old","code":410}}"#,
+            "error WATCH things: 410 Gone: old",
+        );
         check(r#"{"type":"ERROR","object":{}}"#, "error WATCH things: 500");
         check(r#"{"type":"RENAMED","object":{}}"#, "WATCH things: unknown event type \"RENAMED\"");
         check(r#"{"type":"ADDED","object":{"v":"x"}}"#, "WATCH things: bad event");
