@@ -3,6 +3,7 @@
 mod lifecycle;
 mod own_process;
 mod protocol;
+mod proxy;
 mod standin;
 
 use crate::support::eventually;
