@@ -1,8 +1,10 @@
 //! The doors in `sys`, against the real kernel.
 
 use crate::support::eventually;
+use crate::support::netns::{Backend, PodNetns, iptables_save, run_in};
 use ferrule::error::Kind;
 use ferrule::sys::fd::{recv_with_fds, send_with_fd};
+use ferrule::sys::file::HostRoot;
 use ferrule::sys::netlink::{
     Family, LocalRoute, MarkRule, add_address, add_rule, addresses, has_route, has_rule, netfilter, remove_route,
     remove_rule, replace_route, set_link_up,
@@ -288,6 +290,21 @@ fn a_blocked_reader_wakes_up_on_shutdown() {
     server.shutdown();
     assert_eq!(reader.join().unwrap(), 0);
     drop(client);
+}
+
+#[test]
+fn a_namespace_given_by_path_is_the_one_that_is_entered() {
+    let pod = PodNetns::new();
+    assert_eq!(Netns::open(pod.path()).unwrap().id(), pod.netns().id());
+    assert_eq!(
+        HostRoot::new("/").open(pod.path()).map(|f| Netns::from_fd(f.into()).unwrap().id()).unwrap(),
+        pod.netns().id()
+    );
+    for backend in Backend::ALL {
+        assert!(!iptables_save(pod.netns(), backend, Family::V4).contains("-A "));
+        run_in(pod.netns(), &backend.program(Family::V4, ""), &["-t", "nat", "-N", "SEEN"]);
+        assert!(iptables_save(pod.netns(), backend, Family::V4).contains(":SEEN -"));
+    }
 }
 
 #[test]

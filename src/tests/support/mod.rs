@@ -1,14 +1,23 @@
-//! What several test modules need: scratch namespaces, bounded waiting, the built executable.
+//! What several test modules need: scratch namespaces, bounded waiting, the built executable, a node with an agent.
+#![allow(dead_code, reason = "each test module takes what it needs")]
+
+pub mod http;
+pub mod netns;
+pub mod node;
+pub mod program;
 
 use std::time::{Duration, Instant};
 
 /// The executable under test.
 pub const FERRULE: &str = env!("CARGO_BIN_EXE_ferrule");
 
+/// Longest wait for anything.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+
 /// Waits for a condition, at most 10 s; panics with `what` when it does not come.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + DEADLINE;
     while !condition() {
         assert!(Instant::now() < end, "not within 10 s: {what}");
         std::thread::sleep(Duration::from_millis(5));

@@ -1,0 +1,169 @@
+//! A node of a test's own: directories, a network namespace that plays the host's, and an agent.
+
+use super::netns::PodNetns;
+use super::program::ferrule;
+use super::{DEADLINE, eventually, http};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Directories and a host namespace. Everything goes with the value.
+pub struct Node {
+    dir: TempDir,
+    /// The namespace that the agent runs in: the host's rules go there.
+    pub host: PodNetns,
+    /// `--host-root`; the real `/` unless a test says otherwise.
+    pub host_root: PathBuf,
+}
+
+impl Node {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node { dir, host: PodNetns::new(), host_root: "/".into() };
+        for dir in [node.pods(), node.run(), node.net_dir(), node.bin_dir()] {
+            fs::create_dir(dir).unwrap();
+        }
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The directory of pod files (`--pod-source dir:…`).
+    pub fn pods(&self) -> PathBuf {
+        self.path("pods")
+    }
+
+    /// `--cni-agent-run-dir`.
+    pub fn run(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    /// `--mounted-cni-net-dir`.
+    pub fn net_dir(&self) -> PathBuf {
+        self.path("net.d")
+    }
+
+    /// `--cni-bin-dir`.
+    pub fn bin_dir(&self) -> PathBuf {
+        self.path("bin")
+    }
+
+    /// `--ztunnel-uds-address`.
+    pub fn ztunnel(&self) -> PathBuf {
+        self.path("ztunnel.sock")
+    }
+
+    /// The agent's socket.
+    pub fn events(&self) -> PathBuf {
+        self.run().join("pluginevent.sock")
+    }
+
+    /// Puts a file into the pod directory, whole.
+    pub fn write_pod(&self, file: &str, text: &str) {
+        let temp = self.path("pod.tmp");
+        fs::write(&temp, text).unwrap();
+        fs::rename(temp, self.pods().join(file)).unwrap();
+    }
+
+    /// Starts an agent with ambient on and without ports, and these flags besides. It is not ready yet.
+    pub fn start_agent(&self, flags: &[&str]) -> Agent {
+        let log = self.path(&format!("agent-{}.log", fs::read_dir(self.dir.path()).unwrap().count()));
+        let mut command = ferrule(&["agent", "--ambient-enabled", "--health-port", "0", "--monitoring-port", "0"]);
+        command.arg("--pod-source").arg(format!("dir:{}", self.pods().display()));
+        for (flag, value) in [
+            ("--host-root", &self.host_root),
+            ("--cni-agent-run-dir", &self.run()),
+            ("--ztunnel-uds-address", &self.ztunnel()),
+            ("--mounted-cni-net-dir", &self.net_dir()),
+            ("--cni-bin-dir", &self.bin_dir()),
+        ] {
+            command.arg(flag).arg(value);
+        }
+        command.args(flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+        let child = self.host.enter(|| command.spawn().unwrap());
+        Agent { child, log, events: self.events() }
+    }
+}
+
+/// A running agent; killed when dropped, its log shown when the test fails.
+pub struct Agent {
+    child: Child,
+    log: PathBuf,
+    events: PathBuf,
+}
+
+impl Agent {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Its log file.
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    /// Sends one request to its socket.
+    pub fn request(&self, method: &str, target: &str, body: &str) -> std::io::Result<(u16, String)> {
+        http::request(&self.events, method, target, body)
+    }
+
+    /// Waits until `/readyz` says 200.
+    #[track_caller]
+    pub fn wait_ready(&self) {
+        eventually("the agent is ready", || matches!(self.request("GET", "/readyz", ""), Ok((200, _))));
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Waits for its end and returns the exit code (`None`: a signal).
+    #[track_caller]
+    pub fn wait(&mut self) -> Option<i32> {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < end, "the agent does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// SIGTERM, and waits for the end.
+    #[track_caller]
+    pub fn terminate(mut self) -> Option<i32> {
+        self.signal(Signal::SIGTERM);
+        self.wait()
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Agent {
+    #[expect(clippy::print_stderr, reason = "the failing test's own words")]
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- agent {}\n{}---", self.child.id(), fs::read_to_string(&self.log).unwrap_or_default());
+        }
+    }
+}

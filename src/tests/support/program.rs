@@ -1,0 +1,66 @@
+//! Running the executable under test to its end.
+
+use super::{DEADLINE, FERRULE};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// A command that runs the executable with an empty environment. Files hold its outputs, so it can write at will.
+pub fn ferrule(args: &[&str]) -> Command {
+    let mut command = Command::new(FERRULE);
+    command.args(args).env_clear();
+    command
+}
+
+/// The same under another name (`istio-cni`, `install-cni`).
+pub fn ferrule_as(name: &str, args: &[&str]) -> Command {
+    let mut command = ferrule(args);
+    command.arg0(name);
+    command
+}
+
+/// Runs to the end with this standard input; a program that does not end in time is killed, and the test fails.
+#[track_caller]
+pub fn finish(command: &mut Command, stdin: &[u8]) -> Finished {
+    let (mut input, mut out, mut err) = (temp(), temp(), temp());
+    input.write_all(stdin).unwrap();
+    input.rewind().unwrap();
+    let handle = |file: &File| Stdio::from(file.try_clone().unwrap());
+    command.stdin(handle(&input)).stdout(handle(&out)).stderr(handle(&err));
+    let mut child = command.spawn().unwrap();
+    let end = Instant::now() + 2 * DEADLINE;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > end {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{command:?} does not end: {}", content(&mut err));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    Finished { code: status.code(), stdout: content(&mut out), stderr: content(&mut err) }
+}
+
+fn temp() -> File {
+    tempfile::tempfile().unwrap()
+}
+
+fn content(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
