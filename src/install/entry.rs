@@ -46,4 +46,11 @@ impl Entry {
         }
         object
     }
+    /// The entry as a configuration of its own, for a meta plugin that calls us by name.
+    pub fn to_standalone(&self) -> Map<String, Value> {
+        let mut object = Map::new();
+        object.insert("cniVersion".to_owned(), "0.3.1".into());
+        object.extend(self.to_json());
+        object
+    }
 }

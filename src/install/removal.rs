@@ -1,7 +1,10 @@
 //! Taking everything away: configuration, kubeconfig, and last the executable.
 
-use super::Options;
-use crate::error::Error;
+use super::directory::Applied;
+use super::{Options, binary, cache, directory, kubeconfig, plan};
+use crate::error::{Error, Result};
+use crate::sys::file;
+use std::path::Path;
 
 /// Whether a removal acts or only tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +27,65 @@ pub struct Removal {
 /// Takes our entry out of the configuration (bringing a converted `.conf` back), removes the kubeconfig, and then the
 /// executable unless a cached CNI result still names it. Needs no API and no agent; a second call does nothing. The
 /// keeper must be stopped.
-pub fn uninstall(_options: &Options, _run: Run) -> Removal {
-    todo!()
+pub fn uninstall(options: &Options, run: Run) -> Removal {
+    let mut removal = Removal::default();
+    if let Err(e) = configuration(options, run, &mut removal) {
+        removal.failures.push(e);
+    }
+    removal.file(&options.run_dir.join(kubeconfig::FILE), run);
+    let executable = binary::path(options);
+    let needed_by = match &removal.failures[..] {
+        [] => cache::who_needs_the_plugin(&options.host_root),
+        // A configuration may still name it.
+        _ => Some("the removal was not complete".to_owned()),
+    };
+    match needed_by {
+        Some(who) if executable.exists() => removal.steps.push(format!("keep {}: {who}", executable.display())),
+        Some(_) => {}
+        None => removal.file(&executable, run),
+    }
+    if run == Run::Real {
+        let swept = [directory::sweep(options), binary::sweep(options), kubeconfig::sweep(&options.run_dir)];
+        removal.failures.extend(swept.into_iter().filter_map(Result::err));
+    }
+    removal
+}
+
+fn configuration(options: &Options, run: Run, removal: &mut Removal) -> Result<()> {
+    const TRIES: usize = 10;
+    for _ in 0..TRIES {
+        let listing = directory::read(options)?;
+        let steps = plan::remove(&listing, options);
+        let mut left = steps.iter();
+        let overtaken = left.find_map(|step| {
+            let applied = match run {
+                Run::Real => directory::apply(std::slice::from_ref(step), &listing, options),
+                Run::Dry => Ok(Applied::Done),
+            };
+            if let Ok(Applied::Done) = applied {
+                removal.steps.push(directory::describe(step, options));
+                return None;
+            }
+            Some(applied)
+        });
+        if overtaken.transpose()?.is_none() {
+            return Ok(());
+        }
+    }
+    let dir = options.net_dir.display();
+    Err(Error::new(format!("{dir}: another program keeps rewriting the configuration; stop it and try again")))
+}
+
+impl Removal {
+    fn file(&mut self, path: &Path, run: Run) {
+        let there = match run {
+            Run::Real => file::remove(path),
+            Run::Dry => Ok(path.symlink_metadata().is_ok()),
+        };
+        match there {
+            Ok(true) => self.steps.push(format!("remove {}", path.display())),
+            Ok(false) => {}
+            Err(e) => self.failures.push(e),
+        }
+    }
 }

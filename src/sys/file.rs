@@ -111,9 +111,7 @@ fn open_nonblocking(path: &Path) -> std::io::Result<File> {
 /// file's mode wins over `mode` when `keep_mode`; otherwise a mode that differs is set, whether or not the content
 /// differs. The owner of an existing file is kept where we may.
 pub fn write_if_changed(path: &Path, content: &[u8], mode: Mode, keep_mode: bool) -> Result<bool> {
-    static COUNTER: AtomicU32 = AtomicU32::new(0);
     let what = || format!("write {}", path.display());
-    let name = path.file_name().ok_or_else(|| invalid!("write {}: no file name", path.display()))?;
     let old = existing(path).with_context(what)?;
     if let Some((file, metadata)) = &old
         && metadata.len() == content.len() as u64
@@ -124,18 +122,37 @@ pub fn write_if_changed(path: &Path, content: &[u8], mode: Mode, keep_mode: bool
         }
         return Ok(false);
     }
+    let old = old.map(|(_, metadata)| metadata);
+    let old_mode = old.as_ref().filter(|_| keep_mode).map(|metadata| Mode(metadata.mode() & 0o7777));
+    let owner = old.map(|metadata| (metadata.uid(), metadata.gid()));
+    replace(path, content, old_mode.unwrap_or(mode), owner)?;
+    Ok(true)
+}
+
+/// Puts `content` in place of whatever is there, atomically and durably, with this mode and, where we may give files
+/// away, this owner (user, group).
+pub fn replace(path: &Path, content: &[u8], mode: Mode, owner: Option<(u32, u32)>) -> Result<()> {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    let what = || format!("write {}", path.display());
+    let name = path.file_name().ok_or_else(|| invalid!("write {}: no file name", path.display()))?;
     // A dot name with an end that no container runtime takes for a configuration.
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);
     let temp = path.with_file_name(format!(".{}.tmp.{}.{number}", name.display(), std::process::id()));
-    let old_mode = old.as_ref().filter(|_| keep_mode).map(|(_, metadata)| Mode(metadata.mode() & 0o7777));
-    let mut staged = Staged::create(&temp, old_mode.unwrap_or(mode))?;
-    if let Some((_, metadata)) = &old {
+    let mut staged = Staged::create(&temp, mode)?;
+    if let Some((user, group)) = owner {
         // Not ours to give away without CAP_CHOWN: then the new file is simply ours.
-        let _ = fchown(&staged.file, Some(metadata.uid()), Some(metadata.gid()));
+        let _ = fchown(&staged.file, Some(user), Some(group));
     }
     staged.write_all(content).with_context(what)?;
-    staged.commit(path)?;
-    Ok(true)
+    staged.commit(path)
+}
+
+/// The file for which [`replace`] uses this temporary name; a process that was killed leaves such files behind.
+pub fn temp_of(name: &str) -> Option<&str> {
+    let (rest, number) = name.strip_prefix('.')?.rsplit_once('.')?;
+    let (rest, process) = rest.rsplit_once('.')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    rest.strip_suffix(".tmp").filter(|_| is_number(number) && is_number(process))
 }
 
 fn existing(path: &Path) -> std::io::Result<Option<(File, Metadata)>> {
@@ -320,6 +337,21 @@ mod tests {
         let e = staged.commit(&dir.path().join("d")).unwrap_err();
         assert!(e.to_string().starts_with("rename "), "{e}");
         assert_eq!(names(dir.path()), ["d"]);
+    }
+
+    #[test]
+    fn temporary_names_are_known_again() {
+        let check = |name: &str, expected: Option<&str>| assert_eq!(temp_of(name), expected, "{name}");
+        check(".10-a.conflist.tmp.12.0", Some("10-a.conflist"));
+        check(".tmp.12.0", None);
+        check(".a.tmp.12.", None);
+        check(".a.tmp.x.1", None);
+        check("a.tmp.1.1", None);
+        check("", None);
+        let dir = tempfile::tempdir().unwrap();
+        replace(&dir.path().join("a"), b"x", Mode(0o640), Some((1, 2))).unwrap();
+        let metadata = std::fs::metadata(dir.path().join("a")).unwrap();
+        assert_eq!((metadata.mode() & 0o7777, metadata.uid(), metadata.gid()), (0o640, 1, 2));
     }
 
     #[test]

@@ -1,0 +1,133 @@
+//! The conf dir and our copies beside it: read into a [`Listing`], changed by a plan's [`Step`]s.
+
+use super::Options;
+use super::conf;
+use super::plan::{Access, Change, Found, Listing, Place, Step};
+use crate::error::{Context, Kind, Result};
+use crate::sys::{clock, file};
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Folder of the run dir with files as they were before we edited or replaced them.
+const SAVED: &str = "replaced";
+
+/// Far more than any configuration has; what is larger is not read.
+const MAX_CONF: usize = 1 << 20;
+
+fn path(options: &Options, place: Place) -> PathBuf {
+    match place {
+        Place::Net => options.net_dir.clone(),
+        Place::Saved => options.run_dir.join(SAVED),
+    }
+}
+
+/// Reads both directories. One that does not exist is empty.
+pub fn read(options: &Options) -> Result<Listing> {
+    Ok(Listing { net: read_dir(&path(options, Place::Net))?, saved: read_dir(&path(options, Place::Saved))? })
+}
+
+fn read_dir(dir: &Path) -> Result<BTreeMap<String, Found>> {
+    let names = names(dir)?.into_iter().filter(|name| conf::is_candidate(name));
+    Ok(names.filter_map(|name| read_file(&dir.join(&name)).map(|found| (name, found))).collect())
+}
+
+/// `None` when it has gone since it was listed, or is a directory.
+fn read_file(path: &Path) -> Option<Found> {
+    let metadata = match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => return None,
+        Ok(metadata) => metadata,
+        Err(e) => {
+            let access = Access { mode: 0o600, owner: None };
+            let found = Found { content: Err(e.to_string()), access, age: Duration::MAX };
+            return std::fs::symlink_metadata(path).is_ok().then_some(found);
+        }
+    };
+    let content = match metadata.is_file() {
+        true => match file::read_limited(path, MAX_CONF) {
+            Err(e) if e.kind() == Kind::NotFound => return None,
+            other => other.map_err(|e| e.to_string()),
+        },
+        false => Err("not a regular file".to_owned()),
+    };
+    // A time to come proves nothing: the clock was set back since.
+    let age = metadata.modified().ok().and_then(|time| clock::wall().duration_since(time).ok());
+    let access = Access { mode: metadata.mode() & 0o7777, owner: Some((metadata.uid(), metadata.gid())) };
+    Some(Found { content, access, age: age.unwrap_or(Duration::MAX) })
+}
+
+/// Every name in a directory; none if there is no such directory.
+pub(super) fn names(dir: &Path) -> Result<Vec<String>> {
+    let what = || format!("list {}", dir.display());
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e).with_context(what),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        // A name that is not UTF-8 cannot be one of ours, and no runtime's tooling writes one.
+        names.extend(entry.with_context(what)?.file_name().into_string().ok());
+    }
+    Ok(names)
+}
+
+/// How [`apply`] ended when nothing failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// Every step was carried out.
+    Done,
+    /// A file had changed since the listing was read. It was not touched, and neither were the steps after it: plan
+    /// again from what is there now.
+    Overtaken,
+}
+
+/// Carries the steps out, in order, up to the first failure.
+pub fn apply(steps: &[Step], listing: &Listing, options: &Options) -> Result<Applied> {
+    for step in steps {
+        let dir = path(options, step.place);
+        let path = dir.join(&step.name);
+        match step.place {
+            Place::Net => {
+                let seen = listing.net.get(&step.name).map(|found| &found.content);
+                let now = read_file(&path).map(|found| found.content);
+                if seen != now.as_ref() {
+                    return Ok(Applied::Overtaken);
+                }
+            }
+            Place::Saved => file::create_dir_all(&dir, file::Mode(0o700))?,
+        }
+        match &step.change {
+            Change::Write(text, access) => {
+                file::replace(&path, text.as_bytes(), file::Mode(access.mode), access.owner)?;
+            }
+            Change::Remove => {
+                file::remove(&path)?;
+            }
+        }
+        if step.place == Place::Net {
+            log::info!(target: "cni-agent", file:% = path.display(); "CNI configuration: {}", describe(step, options));
+        }
+    }
+    Ok(Applied::Done)
+}
+
+/// A step as a line for people.
+pub fn describe(step: &Step, options: &Options) -> String {
+    let verb = if step.change == Change::Remove { "remove" } else { "write" };
+    format!("{verb} {}: {}", path(options, step.place).join(&step.name).display(), step.why)
+}
+
+/// Removes what killed processes left of files they were writing.
+pub fn sweep(options: &Options) -> Result<()> {
+    for place in [Place::Net, Place::Saved] {
+        let dir = path(options, place);
+        for name in names(&dir)? {
+            if file::temp_of(&name).is_some_and(conf::is_candidate) {
+                file::remove(&dir.join(&name))?;
+            }
+        }
+    }
+    Ok(())
+}
