@@ -9,3 +9,4 @@ pub mod inpod;
 pub mod render;
 pub mod ruleset;
 pub mod sidecar;
+pub mod view;

@@ -1,42 +1,86 @@
 //! Rule sets as input of `iptables-restore --noflush`.
 
-use super::ruleset::{ConnState, Hook, Match, Place, Port, Rule, RuleSet, Target, Test};
+use super::ruleset::{BuiltIn, Chain, ConnState, Hook, Match, Place, Port, Rule, RuleSet, TableName, Target, Test};
 use std::fmt::{self, Display, Formatter};
 
 /// The input that puts a rule set into a namespace that has nothing of ours yet.
 pub fn restore(rules: &RuleSet) -> String {
-    let mut text = String::new();
-    for table in &rules.tables {
-        text += &format!("*{}\n", table.name.as_str());
-        for chain in &table.chains {
-            text += &format!(":{} - [0:0]\n", chain.name);
+    let whole = rules.tables.iter().map(|table| TableEdit {
+        fill: table.chains.iter().collect(),
+        add: table.hooks.iter().map(|hook| (position(hook, &table.hooks), hook)).collect(),
+        ..TableEdit::new(table.name)
+    });
+    whole.map(|edit| edit.to_string()).collect()
+}
+
+/// Position, counted from 1, of a hook that stands first among the rules of its chain; `None` for one that is
+/// appended. `all` are the hooks of its table.
+pub fn position(hook: &Hook, all: &[Hook]) -> Option<usize> {
+    let earlier = all.iter().take_while(|other| *other != hook);
+    let before = earlier.filter(|other| other.chain == hook.chain && other.place == Place::First).count();
+    (hook.place == Place::First).then_some(before + 1)
+}
+
+/// What is to be changed in one table, all of it in one COMMIT: no packet sees a state in between.
+#[derive(Debug)]
+pub struct TableEdit<'a> {
+    /// Which table.
+    pub table: TableName,
+    /// Chains that are made, or emptied and filled anew.
+    pub fill: Vec<&'a Chain>,
+    /// Rules of built-in chains that are taken out, one copy each.
+    pub delete: Vec<(BuiltIn, Rule)>,
+    /// Rules that are put into built-in chains, with their [`position`].
+    pub add: Vec<(Option<usize>, &'a Hook)>,
+    /// Chains that are emptied.
+    pub flush: Vec<&'static str>,
+    /// Chains that are removed; flushed before.
+    pub drop: Vec<&'static str>,
+}
+
+impl TableEdit<'_> {
+    /// No change of `table`.
+    pub fn new(table: TableName) -> Self {
+        TableEdit { table, fill: vec![], delete: vec![], add: vec![], flush: vec![], drop: vec![] }
+    }
+
+    /// Nothing is to be changed.
+    pub fn is_empty(&self) -> bool {
+        self.fill.is_empty() && self.delete.is_empty() && self.add.is_empty() && self.flush.is_empty()
+    }
+}
+
+impl Display for TableEdit<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return Ok(());
         }
-        for hook in &table.hooks {
-            text += &format!("{}\n", add_hook(hook, &table.hooks));
+        writeln!(f, "*{}", self.table.as_str())?;
+        for chain in &self.fill {
+            writeln!(f, ":{} - [0:0]", chain.name)?;
         }
-        for chain in &table.chains {
-            for rule in &chain.rules {
-                text += &format!("-A {}{rule}\n", chain.name);
+        for (chain, rule) in &self.delete {
+            writeln!(f, "-D {}{rule}", chain.as_str())?;
+        }
+        for (position, hook) in &self.add {
+            match position {
+                None => writeln!(f, "-A {}{}", hook.chain.as_str(), hook.rule)?,
+                Some(n) => writeln!(f, "-I {} {n}{}", hook.chain.as_str(), hook.rule)?,
             }
         }
-        text += "COMMIT\n";
+        for chain in &self.fill {
+            for rule in &chain.rules {
+                writeln!(f, "-A {}{rule}", chain.name)?;
+            }
+        }
+        for chain in &self.flush {
+            writeln!(f, "-F {chain}")?;
+        }
+        for chain in &self.drop {
+            writeln!(f, "-X {chain}")?;
+        }
+        writeln!(f, "COMMIT")
     }
-    text
-}
-
-/// The line that puts a hook where it belongs among `all` hooks of its table.
-pub fn add_hook(hook: &Hook, all: &[Hook]) -> String {
-    let (chain, rule) = (hook.chain.as_str(), &hook.rule);
-    match hook.place {
-        Place::Last => format!("-A {chain}{rule}"),
-        Place::First => format!("-I {chain} {}{rule}", first_position(hook, all)),
-    }
-}
-
-/// Position, counted from 1, of a hook that stands [`Place::First`].
-fn first_position(hook: &Hook, all: &[Hook]) -> usize {
-    let earlier = all.iter().take_while(|other| *other != hook);
-    1 + earlier.filter(|other| other.chain == hook.chain && other.place == Place::First).count()
 }
 
 /// Matches and target as on a command line, each preceded by a blank.
