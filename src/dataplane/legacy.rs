@@ -1,0 +1,254 @@
+//! Legacy tables by getsockopt, decoded into views.
+//!
+//! Pure but for [`look`]. Formats: `linux/netfilter_ipv4/ip_tables.h`, `linux/netfilter_ipv6/ip6_tables.h`,
+//! `linux/netfilter/x_tables.h`; a table is one block of entries in which chains are marked by offsets, by entries with
+//! the target `ERROR` that carry a user chain's name, and end with an entry of their own (policy, return).
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::invalid;
+use crate::rules::view::{Attachment, ChainView, RuleView, TableView, View};
+use crate::sys::netlink::Family;
+use crate::sys::{ffi, file};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// Names of the hooks, by number.
+const HOOKS: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+/// `XT_TABLE_MAXNAMELEN`.
+const NAME_SIZE: usize = 32;
+/// Size of `struct ipt_getinfo`: name, valid hooks, hook entries, underflows, number of entries, size.
+const INFO_SIZE: usize = NAME_SIZE + 4 + 20 + 20 + 4 + 4;
+/// Where the entries begin in `struct ipt_get_entries`: name, size, alignment to 8.
+const ENTRIES_START: usize = 40;
+/// `struct xt_entry_target` before its data: size, name, revision.
+const TARGET_HEADER: usize = 32;
+
+/// What differs between the families.
+struct Layout {
+    /// Socket option level.
+    level: i32,
+    /// Names of the tables that exist.
+    names: &'static str,
+    /// Size of the address part (`struct ipt_ip`, `struct ip6t_ip6`) without trailing padding.
+    header: usize,
+    /// Where `target_offset` is; `next_offset` follows.
+    offsets: usize,
+    /// Size of `struct ipt_entry`; matches follow.
+    entry: usize,
+}
+
+const V4: Layout = Layout {
+    level: libc::IPPROTO_IP,
+    names: "/proc/thread-self/net/ip_tables_names",
+    header: 84,
+    offsets: 88,
+    entry: 112,
+};
+const V6: Layout = Layout {
+    level: libc::IPPROTO_IPV6,
+    names: "/proc/thread-self/net/ip6_tables_names",
+    header: 133,
+    offsets: 140,
+    entry: 168,
+};
+
+impl Layout {
+    fn of(family: Family) -> &'static Layout {
+        match family {
+            Family::V4 => &V4,
+            Family::V6 => &V6,
+        }
+    }
+}
+
+/// The tables of the calling thread's namespace. Asks only for tables that exist: asking for another would make it.
+pub fn look(family: Family) -> Result<View> {
+    let layout = Layout::of(family);
+    let names = match file::read_limited(Path::new(layout.names), 4096) {
+        Ok(names) => names,
+        // No legacy tables in this kernel.
+        Err(e) if e.kind() == Kind::NotFound => return Ok(View::default()),
+        Err(e) => return Err(e),
+    };
+    let names = String::from_utf8(names).map_err(|_| invalid!("{}: not text", layout.names))?;
+    let mut tables = BTreeMap::new();
+    for name in names.lines() {
+        let table = read(layout, name).with_context(|| format!("read legacy table {name}"))?;
+        tables.insert(name.to_owned(), decode(family, &table.info, &table.entries)?);
+    }
+    Ok(View { tables })
+}
+
+/// A table as the kernel gives it out.
+#[derive(Debug)]
+pub struct RawTable {
+    /// `struct ipt_getinfo`.
+    pub info: Vec<u8>,
+    /// The block of entries.
+    pub entries: Vec<u8>,
+}
+
+fn read(layout: &Layout, name: &str) -> Result<RawTable> {
+    /// `IPT_SO_GET_INFO`, the same number for IPv6.
+    const GET_INFO: i32 = 64;
+    /// `IPT_SO_GET_ENTRIES`.
+    const GET_ENTRIES: i32 = 65;
+    /// How often a table that changes meanwhile is read again.
+    const TRIES: usize = 20;
+
+    let family = if layout.level == libc::IPPROTO_IP { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).context("raw socket")?;
+    if name.len() >= NAME_SIZE {
+        return Err(invalid!("name of {} bytes", name.len()));
+    }
+    for _ in 0..TRIES {
+        let mut info = vec![0; INFO_SIZE];
+        info[..name.len()].copy_from_slice(name.as_bytes());
+        ffi::getsockopt(&socket, layout.level, GET_INFO, &mut info).context("IPT_SO_GET_INFO")?;
+        let size = number(&info, INFO_SIZE - 4)?;
+        let mut buf = vec![0; ENTRIES_START + size as usize];
+        buf[..name.len()].copy_from_slice(name.as_bytes());
+        buf[NAME_SIZE..NAME_SIZE + 4].copy_from_slice(&size.to_ne_bytes());
+        match ffi::getsockopt(&socket, layout.level, GET_ENTRIES, &mut buf) {
+            Ok(_) => return Ok(RawTable { info, entries: buf.split_off(ENTRIES_START) }),
+            // It was changed since its size was read.
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+            Err(e) => return Err(Error::from(e).context("IPT_SO_GET_ENTRIES")),
+        }
+    }
+    Err(Error::of(Kind::TimedOut, format_args!("it changed {TRIES} times while it was read")))
+}
+
+/// Decodes one table.
+pub fn decode(family: Family, info: &[u8], entries: &[u8]) -> Result<TableView> {
+    let layout = Layout::of(family);
+    let attached = hooks(info)?;
+    let mut chains: Vec<(String, ChainView)> = Vec::new();
+    let mut starts: BTreeMap<usize, String> = BTreeMap::new();
+    let mut parsed = Vec::new();
+    let mut offset = 0;
+    while offset < entries.len() {
+        let entry = Entry::parse(layout, entries, offset)?;
+        let next = offset + entry.size;
+        if let Some(name) = entry.chain_head()? {
+            // The last entry closes the table; it has no rules after it.
+            if next < entries.len() {
+                starts.insert(next, name.clone());
+                chains.push((name, ChainView::default()));
+            }
+        } else {
+            if let Some(hook) = attached.get(&offset) {
+                let attachment = Attachment { hook: *hook as u32, priority: 0, kind: String::new() };
+                let name = HOOKS.get(*hook).copied().unwrap_or_default().to_owned();
+                chains.push((name, ChainView { attached: Some(attachment), rules: vec![] }));
+            }
+            let chain = chains.len().checked_sub(1).ok_or_else(|| invalid!("a rule outside of every chain"))?;
+            parsed.push((chain, next, entry));
+        }
+        offset = next;
+    }
+    for (chain, next, entry) in parsed {
+        if let Some((_, view)) = chains.get_mut(chain) {
+            view.rules.push(entry.rule(next, &starts)?);
+        }
+    }
+    for (_, view) in &mut chains {
+        // Its policy, or the return at its end.
+        view.rules.pop();
+    }
+    Ok(TableView { dormant: false, chains: chains.into_iter().collect() })
+}
+
+/// Numbers of the valid hooks by the offset at which their chain starts.
+fn hooks(info: &[u8]) -> Result<BTreeMap<usize, usize>> {
+    let valid = number(info, NAME_SIZE)?;
+    let mut starts = BTreeMap::new();
+    for hook in (0..HOOKS.len()).filter(|hook| valid & (1 << hook) != 0) {
+        starts.insert(number(info, NAME_SIZE + 4 + 4 * hook)? as usize, hook);
+    }
+    Ok(starts)
+}
+
+/// One entry: address part, matches, target.
+struct Entry<'a> {
+    header: &'a [u8],
+    matches: &'a [u8],
+    target: &'a [u8],
+    size: usize,
+}
+
+impl<'a> Entry<'a> {
+    fn parse(layout: &Layout, entries: &'a [u8], offset: usize) -> Result<Self> {
+        let bad = || invalid!("legacy table: the entry at {offset} does not fit into {} bytes", entries.len());
+        let bytes = entries.get(offset..).ok_or_else(bad)?;
+        let header = bytes.get(..layout.header).ok_or_else(bad)?;
+        let target = usize::from(short(bytes, layout.offsets)?);
+        let size = usize::from(short(bytes, layout.offsets + 2)?);
+        if size < layout.entry + TARGET_HEADER {
+            return Err(bad());
+        }
+        Ok(Entry {
+            header,
+            matches: bytes.get(layout.entry..target).ok_or_else(bad)?,
+            target: bytes.get(target..size).filter(|t| t.len() >= TARGET_HEADER).ok_or_else(bad)?,
+            size,
+        })
+    }
+
+    /// Name of the target's module; empty for verdicts and jumps.
+    fn target_name(&self) -> Result<String> {
+        text(self.target.get(2..TARGET_HEADER - 1).unwrap_or_default())
+    }
+
+    /// Name of the chain that starts after this entry.
+    fn chain_head(&self) -> Result<Option<String>> {
+        if self.target_name()? != "ERROR" {
+            return Ok(None);
+        }
+        text(self.target.get(TARGET_HEADER..).unwrap_or_default()).map(Some)
+    }
+
+    /// The rule. `next` is the offset after it, `starts` are those of the first rules of user chains.
+    fn rule(&self, next: usize, starts: &BTreeMap<usize, String>) -> Result<RuleView> {
+        let mut body = [self.header, self.matches].concat();
+        let mut jump = None;
+        if self.target_name()?.is_empty() {
+            let verdict = number(self.target, TARGET_HEADER)?.cast_signed();
+            match usize::try_from(verdict) {
+                // A verdict of the kernel: accept, drop, return.
+                Err(_) => body.extend_from_slice(&verdict.to_ne_bytes()),
+                // No target at all: on to the next rule.
+                Ok(to) if to == next => body.extend_from_slice(b"next"),
+                Ok(to) => {
+                    let chain = starts.get(&to).ok_or_else(|| invalid!("legacy table: a jump to {to}, no chain"))?;
+                    body.extend_from_slice(b"jump ");
+                    body.extend_from_slice(chain.as_bytes());
+                    jump = Some(chain.clone());
+                }
+            }
+        } else {
+            body.extend_from_slice(self.target);
+        }
+        let plain = jump.is_some() && self.matches.is_empty() && self.header.iter().all(|byte| *byte == 0);
+        Ok(RuleView { jump, plain, body })
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> Result<u32> {
+    let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    field.map(|b| u32::from_ne_bytes(*b)).ok_or_else(|| invalid!("legacy table: {} bytes, cut off", bytes.len()))
+}
+
+fn short(bytes: &[u8], at: usize) -> Result<u16> {
+    let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    field.map(|b| u16::from_ne_bytes(*b)).ok_or_else(|| invalid!("legacy table: {} bytes, cut off", bytes.len()))
+}
+
+/// A text that ends with a zero byte or with its field.
+fn text(field: &[u8]) -> Result<String> {
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    let name = field.get(..end).unwrap_or_default();
+    String::from_utf8(name.to_vec()).map_err(|_| invalid!("legacy table: a name that is no text: {name:?}"))
+}

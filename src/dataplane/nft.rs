@@ -1,0 +1,252 @@
+//! nf_tables over netlink: the dump of a namespace's tables of the iptables families, decoded into views.
+//!
+//! Pure but for [`look`] and [`wake`]. Formats: `linux/netfilter/nf_tables.h`; numbers in attributes are big endian.
+
+use crate::error::{Context, Result};
+use crate::invalid;
+use crate::rules::view::{Attachment, RuleView, TableView, View};
+use crate::sys::netlink::{self, Family, RawMessage};
+use std::collections::BTreeMap;
+
+/// `NFNL_SUBSYS_NFTABLES`, the high byte of every message type.
+const SUBSYSTEM: u16 = 10 << 8;
+const NEWTABLE: u16 = SUBSYSTEM;
+const GETTABLE: u16 = SUBSYSTEM | 1;
+const NEWCHAIN: u16 = SUBSYSTEM | 3;
+const GETCHAIN: u16 = SUBSYSTEM | 4;
+const NEWRULE: u16 = SUBSYSTEM | 6;
+const GETRULE: u16 = SUBSYSTEM | 7;
+
+const TABLE_NAME: u16 = 1;
+const TABLE_FLAGS: u16 = 2;
+/// Flag of a table that is switched off.
+const TABLE_F_DORMANT: u32 = 1;
+
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_TYPE: u16 = 7;
+const HOOK_NUMBER: u16 = 1;
+const HOOK_PRIORITY: u16 = 2;
+
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+/// The protocol a rule is for, as iptables tells it to the kernel's x_tables modules.
+const RULE_COMPAT: u16 = 5;
+/// Comments.
+const RULE_USERDATA: u16 = 7;
+
+const LIST_ELEMENT: u16 = 1;
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+const IMMEDIATE_DATA: u16 = 2;
+const DATA_VERDICT: u16 = 2;
+const VERDICT_CODE: u16 = 1;
+const VERDICT_CHAIN: u16 = 2;
+/// `NFT_JUMP`.
+const VERDICT_JUMP: i32 = -3;
+/// `NFT_GOTO`.
+const VERDICT_GOTO: i32 = -4;
+
+/// The tables of IPv4 and IPv6.
+pub type Views = BTreeMap<Family, View>;
+
+/// What a dump of a whole namespace consists of.
+#[derive(Debug, Default)]
+pub struct Dump {
+    /// Answer to `NFT_MSG_GETTABLE`.
+    pub tables: Vec<RawMessage>,
+    /// Answer to `NFT_MSG_GETCHAIN`.
+    pub chains: Vec<RawMessage>,
+    /// Answer to `NFT_MSG_GETRULE`.
+    pub rules: Vec<RawMessage>,
+}
+
+/// Dumps the calling thread's namespace. Makes nothing: neither tables nor chains.
+pub fn dump() -> Result<Dump> {
+    let all_families = header(libc::AF_UNSPEC as u8);
+    let get = |kind| netlink::netfilter(kind, libc::NLM_F_DUMP as u16, &all_families);
+    let tables = get(GETTABLE).context("dump the tables of nf_tables")?;
+    if tables.is_empty() {
+        return Ok(Dump::default());
+    }
+    Ok(Dump {
+        tables,
+        chains: get(GETCHAIN).context("dump the chains of nf_tables")?,
+        rules: get(GETRULE).context("dump the rules of nf_tables")?,
+    })
+}
+
+/// Switches a dormant table on.
+pub fn wake(family: Family, table: &str) -> Result<()> {
+    let mut payload = header(family_number(family)).to_vec();
+    put(&mut payload, TABLE_NAME, &[table.as_bytes(), b"\0"].concat());
+    put(&mut payload, TABLE_FLAGS, &0_u32.to_be_bytes());
+    netlink::netfilter_transaction(&[(NEWTABLE, 0, payload)])
+        .with_context(|| format!("switch on table {table} of nf_tables"))
+}
+
+/// Decodes a dump. Families that iptables does not use are left out.
+pub fn decode(dump: &Dump) -> Result<Views> {
+    let mut views = Views::new();
+    for message in &dump.tables {
+        let Some((family, attributes)) = open(message, NEWTABLE)? else { continue };
+        let table = table(&mut views, family, &attributes, TABLE_NAME)?;
+        table.dormant = attributes.number(TABLE_FLAGS)?.unwrap_or(0) & TABLE_F_DORMANT != 0;
+    }
+    for message in &dump.chains {
+        let Some((family, attributes)) = open(message, NEWCHAIN)? else { continue };
+        let table = table(&mut views, family, &attributes, CHAIN_TABLE)?;
+        let chain = table.chains.entry(attributes.text(CHAIN_NAME)?).or_default();
+        chain.attached = attachment(&attributes)?;
+    }
+    for message in &dump.rules {
+        let Some((family, attributes)) = open(message, NEWRULE)? else { continue };
+        let table = table(&mut views, family, &attributes, RULE_TABLE)?;
+        let chain = table.chains.entry(attributes.text(RULE_CHAIN)?).or_default();
+        chain.rules.push(rule(&attributes)?);
+    }
+    Ok(views)
+}
+
+/// Family and attributes of a message of type `kind`; `None` for another type or family.
+fn open(message: &RawMessage, kind: u16) -> Result<Option<(Family, Attributes<'_>)>> {
+    let Some((header, attributes)) = message.payload.split_first_chunk::<HEADER_SIZE>() else {
+        return Err(invalid!("nf_tables message of {} bytes", message.payload.len()));
+    };
+    let family = [Family::V4, Family::V6].into_iter().find(|family| family_number(*family) == header[0]);
+    match family {
+        Some(family) if message.kind == kind => Ok(Some((family, Attributes::parse(attributes)?))),
+        _ => Ok(None),
+    }
+}
+
+fn table<'v>(
+    views: &'v mut Views,
+    family: Family,
+    attributes: &Attributes<'_>,
+    name: u16,
+) -> Result<&'v mut TableView> {
+    Ok(views.entry(family).or_default().tables.entry(attributes.text(name)?).or_default())
+}
+
+fn attachment(chain: &Attributes<'_>) -> Result<Option<Attachment>> {
+    let Some(hook) = chain.get(CHAIN_HOOK) else { return Ok(None) };
+    let hook = Attributes::parse(hook)?;
+    Ok(Some(Attachment {
+        hook: hook.number(HOOK_NUMBER)?.context("base chain of nf_tables without hook number")?,
+        priority: hook.number(HOOK_PRIORITY)?.context("base chain of nf_tables without priority")?.cast_signed(),
+        kind: chain.text(CHAIN_TYPE)?,
+    }))
+}
+
+fn rule(attributes: &Attributes<'_>) -> Result<RuleView> {
+    let mut body = Vec::new();
+    for kind in [RULE_COMPAT, RULE_USERDATA] {
+        put(&mut body, kind, attributes.get(kind).unwrap_or_default());
+    }
+    let bare = body.len() == 2 * ATTRIBUTE_HEADER;
+    let mut target = None;
+    let mut expressions = 0;
+    for element in attributes.nested(RULE_EXPRESSIONS)?.all(LIST_ELEMENT) {
+        let expression = Attributes::parse(element)?;
+        let name = expression.text(EXPRESSION_NAME)?;
+        if name == "counter" {
+            continue;
+        }
+        expressions += 1;
+        let data = expression.get(EXPRESSION_DATA).unwrap_or_default();
+        if name == "immediate" {
+            target = jump(data)?.or(target);
+        }
+        put(&mut body, EXPRESSION_NAME, name.as_bytes());
+        put(&mut body, EXPRESSION_DATA, data);
+    }
+    let plain = bare && expressions == 1 && matches!(target, Some((VERDICT_JUMP, _)));
+    Ok(RuleView { jump: target.map(|(_, chain)| chain), plain, body })
+}
+
+/// Verdict and chain of an `immediate` expression that leads to another chain.
+fn jump(immediate: &[u8]) -> Result<Option<(i32, String)>> {
+    let verdict = Attributes::parse(immediate)?.nested(IMMEDIATE_DATA)?.nested(DATA_VERDICT)?;
+    let code = verdict.number(VERDICT_CODE)?.unwrap_or(0).cast_signed();
+    if !matches!(code, VERDICT_JUMP | VERDICT_GOTO) {
+        return Ok(None);
+    }
+    Ok(Some((code, verdict.text(VERDICT_CHAIN)?)))
+}
+
+fn family_number(family: Family) -> u8 {
+    match family {
+        Family::V4 => libc::NFPROTO_IPV4 as u8,
+        Family::V6 => libc::NFPROTO_IPV6 as u8,
+    }
+}
+
+/// Size of `struct nfgenmsg`: family, version, resource id.
+const HEADER_SIZE: usize = 4;
+
+fn header(family: u8) -> [u8; HEADER_SIZE] {
+    [family, 0, 0, 0]
+}
+
+/// Length and type of an attribute.
+const ATTRIBUTE_HEADER: usize = 4;
+
+/// Appends an attribute, padded to a multiple of four.
+fn put(buf: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(ATTRIBUTE_HEADER + value.len()).unwrap_or(u16::MAX);
+    buf.extend_from_slice(&length.to_ne_bytes());
+    buf.extend_from_slice(&kind.to_ne_bytes());
+    buf.extend_from_slice(value);
+    buf.resize(buf.len().next_multiple_of(4), 0);
+}
+
+/// Attributes of one level, in order.
+struct Attributes<'a>(Vec<(u16, &'a [u8])>);
+
+impl<'a> Attributes<'a> {
+    fn parse(mut bytes: &'a [u8]) -> Result<Self> {
+        /// The two high bits of a type are flags (nested, byte order).
+        const TYPE_MASK: u16 = 0x3fff;
+        let mut all = Vec::new();
+        while let Some((head, rest)) = bytes.split_first_chunk::<ATTRIBUTE_HEADER>() {
+            let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+            let kind = u16::from_ne_bytes([head[2], head[3]]) & TYPE_MASK;
+            let value = length.checked_sub(ATTRIBUTE_HEADER).and_then(|n| rest.get(..n));
+            let value = value.ok_or_else(|| invalid!("netlink attribute {kind} of {length} bytes does not fit"))?;
+            all.push((kind, value));
+            bytes = rest.get(value.len().next_multiple_of(4)..).unwrap_or_default();
+        }
+        if !bytes.is_empty() {
+            return Err(invalid!("{} stray bytes after netlink attributes", bytes.len()));
+        }
+        Ok(Attributes(all))
+    }
+
+    fn all(&self, kind: u16) -> impl Iterator<Item = &'a [u8]> + '_ {
+        self.0.iter().filter(move |(other, _)| *other == kind).map(|(_, value)| *value)
+    }
+
+    fn get(&self, kind: u16) -> Option<&'a [u8]> {
+        self.all(kind).next()
+    }
+
+    /// Attributes inside an attribute; none when it is not there.
+    fn nested(&self, kind: u16) -> Result<Self> {
+        Attributes::parse(self.get(kind).unwrap_or_default())
+    }
+
+    fn number(&self, kind: u16) -> Result<Option<u32>> {
+        let Some(value) = self.get(kind) else { return Ok(None) };
+        let bytes = value.try_into().map_err(|_| invalid!("netlink attribute {kind}: no 32-bit number: {value:?}"))?;
+        Ok(Some(u32::from_be_bytes(bytes)))
+    }
+
+    fn text(&self, kind: u16) -> Result<String> {
+        let value = self.get(kind).ok_or_else(|| invalid!("netlink attribute {kind} is missing"))?;
+        let value = value.strip_suffix(b"\0").unwrap_or(value);
+        String::from_utf8(value.to_vec()).map_err(|_| invalid!("netlink attribute {kind}: not text: {value:?}"))
+    }
+}
