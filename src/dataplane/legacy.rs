@@ -9,9 +9,10 @@ use crate::invalid;
 use crate::rules::view::{Attachment, ChainView, RuleView, TableView, View};
 use crate::sys::netlink::Family;
 use crate::sys::{ffi, file};
+use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::collections::BTreeMap;
-use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Names of the hooks, by number.
@@ -106,15 +107,15 @@ fn read(layout: &Layout, name: &str) -> Result<RawTable> {
     for _ in 0..TRIES {
         let mut info = vec![0; INFO_SIZE];
         info[..name.len()].copy_from_slice(name.as_bytes());
-        ffi::getsockopt(&socket, layout.level, GET_INFO, &mut info).context("IPT_SO_GET_INFO")?;
+        ffi::getsockopt(socket.as_fd(), layout.level, GET_INFO, &mut info).context("IPT_SO_GET_INFO")?;
         let size = number(&info, INFO_SIZE - 4)?;
         let mut buf = vec![0; ENTRIES_START + size as usize];
         buf[..name.len()].copy_from_slice(name.as_bytes());
         buf[NAME_SIZE..NAME_SIZE + 4].copy_from_slice(&size.to_ne_bytes());
-        match ffi::getsockopt(&socket, layout.level, GET_ENTRIES, &mut buf) {
+        match ffi::getsockopt(socket.as_fd(), layout.level, GET_ENTRIES, &mut buf) {
             Ok(_) => return Ok(RawTable { info, entries: buf.split_off(ENTRIES_START) }),
             // It was changed since its size was read.
-            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+            Err(Errno::EAGAIN) => {}
             Err(e) => return Err(Error::from(e).context("IPT_SO_GET_ENTRIES")),
         }
     }

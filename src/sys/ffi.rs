@@ -91,6 +91,16 @@ pub fn pidfd_open(pid: u32) -> nix::Result<OwnedFd> {
     }
 }
 
+/// `getsockopt(2)` with an option whose value is a block of bytes; returns how many the kernel wrote.
+pub fn getsockopt(socket: BorrowedFd<'_>, level: i32, option: i32, value: &mut [u8]) -> nix::Result<usize> {
+    let mut len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the kernel writes at most `len` bytes, which is the length of `value`.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &raw mut len) };
+    Errno::result(result)?;
+    Ok(len as usize)
+}
+
 /// What a child does between fork and exec: joins the user namespace and then the network namespace given, as its
 /// root; unblocks every signal; asks to be killed with the thread that made it (and gives up at once when the parent
 /// is already gone).

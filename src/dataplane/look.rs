@@ -1,0 +1,63 @@
+//! A look at all that a namespace's packet filters hold, in either variant and family. It makes nothing and starts no
+//! process.
+
+use super::xtables::Variant;
+use super::{legacy, nft};
+use crate::error::{Context, Result};
+use crate::rules::view::{TableView, View};
+use crate::sys::netlink::Family;
+use crate::sys::netns::Netns;
+use std::collections::BTreeMap;
+
+/// Which packet filters this kernel has.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel {
+    /// It answers questions about nf_tables. (Legacy tables need no such knowledge: without them, none are named.)
+    nft: bool,
+}
+
+impl Kernel {
+    /// Asks, in a namespace that is thrown away.
+    pub fn probe() -> Result<Self> {
+        let dumped = Netns::scratch()?.enter(nft::dump)?;
+        if let Err(e) = &dumped {
+            log::debug!(target: "cni-agent", error:% = e; "this kernel has no nf_tables");
+        }
+        Ok(Kernel { nft: dumped.is_ok() })
+    }
+
+    /// Looks at the calling thread's namespace.
+    pub fn look(self) -> Result<Look> {
+        let mut views = BTreeMap::new();
+        if self.nft {
+            let decoded = nft::decode(&nft::dump()?).context("nf_tables")?;
+            views.extend(decoded.into_iter().map(|(family, view)| ((Variant::Nft, family), view)));
+        }
+        for family in [Family::V4, Family::V6] {
+            views.insert((Variant::Legacy, family), legacy::look(family)?);
+        }
+        Ok(Look(views))
+    }
+}
+
+/// What a namespace holds.
+#[derive(Debug)]
+pub struct Look(BTreeMap<(Variant, Family), View>);
+
+impl Look {
+    /// One family in one variant.
+    pub fn view(&self, variant: Variant, family: Family) -> &View {
+        static NOTHING: View = View { tables: BTreeMap::new() };
+        self.0.get(&(variant, family)).unwrap_or(&NOTHING)
+    }
+
+    /// Whether anybody put rules or chains into iptables' own tables in this variant.
+    pub fn in_use(&self, variant: Variant) -> bool {
+        let used = |table: &TableView| table.chains.values().any(|c| c.attached.is_none() || !c.rules.is_empty());
+        [Family::V4, Family::V6].into_iter().any(|family| {
+            let view = self.view(variant, family);
+            let own = ["filter", "nat", "mangle", "raw", "security"].into_iter().filter_map(|name| view.table(name));
+            own.into_iter().any(used)
+        })
+    }
+}
