@@ -1,21 +1,26 @@
 //! nf_tables over netlink: the dump of a namespace's tables of the iptables families, decoded into views.
 //!
-//! Pure but for [`look`] and [`wake`]. Formats: `linux/netfilter/nf_tables.h`; numbers in attributes are big endian.
+//! Pure but for [`dump`] and [`wake`]. Formats: `linux/netfilter/nf_tables.h`; numbers in attributes are big endian.
 
 use crate::error::{Context, Result};
 use crate::invalid;
 use crate::rules::view::{Attachment, RuleView, TableView, View};
-use crate::sys::netlink::{self, Family, RawMessage};
+use crate::sys::netlink::{self, Change, Family, RawMessage};
 use std::collections::BTreeMap;
 
-/// `NFNL_SUBSYS_NFTABLES`, the high byte of every message type.
-const SUBSYSTEM: u16 = 10 << 8;
-const NEWTABLE: u16 = SUBSYSTEM;
-const GETTABLE: u16 = SUBSYSTEM | 1;
-const NEWCHAIN: u16 = SUBSYSTEM | 3;
-const GETCHAIN: u16 = SUBSYSTEM | 4;
-const NEWRULE: u16 = SUBSYSTEM | 6;
-const GETRULE: u16 = SUBSYSTEM | 7;
+/// `NFNL_SUBSYS_NFTABLES`.
+const SUBSYSTEM: u8 = 10;
+const NEWTABLE: u16 = kind(0);
+const GETTABLE: u16 = kind(1);
+const NEWCHAIN: u16 = kind(3);
+const GETCHAIN: u16 = kind(4);
+const NEWRULE: u16 = kind(6);
+const GETRULE: u16 = kind(7);
+
+/// A message type: the subsystem and the number of the message within it.
+const fn kind(message: u8) -> u16 {
+    u16::from_be_bytes([SUBSYSTEM, message])
+}
 
 const TABLE_NAME: u16 = 1;
 const TABLE_FLAGS: u16 = 2;
@@ -83,7 +88,8 @@ pub fn wake(family: Family, table: &str) -> Result<()> {
     let mut payload = header(family_number(family)).to_vec();
     put(&mut payload, TABLE_NAME, &[table.as_bytes(), b"\0"].concat());
     put(&mut payload, TABLE_FLAGS, &0_u32.to_be_bytes());
-    netlink::netfilter_transaction(&[(NEWTABLE, 0, payload)])
+    let switch_on = Change { kind: NEWTABLE, flags: 0, payload };
+    netlink::netfilter_batch(SUBSYSTEM, &[switch_on])
         .with_context(|| format!("switch on table {table} of nf_tables"))
 }
 

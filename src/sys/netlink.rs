@@ -278,3 +278,20 @@ pub struct RawMessage {
 pub fn netfilter(kind: u16, flags: u16, payload: &[u8]) -> Result<Vec<RawMessage>> {
     socket::exchange(SockProtocol::NetlinkNetFilter, kind, flags, payload)
 }
+
+/// One message of a transaction.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// `nlmsg_type`.
+    pub kind: u16,
+    /// `nlmsg_flags` besides `NLM_F_REQUEST`.
+    pub flags: u16,
+    /// Everything after the netlink header.
+    pub payload: Vec<u8>,
+}
+
+/// Sends changes of one subsystem of `NETLINK_NETFILTER` (`NFNL_SUBSYS_…`) as one batch, of which the kernel takes all
+/// or nothing.
+pub fn netfilter_batch(subsystem: u8, changes: &[Change]) -> Result<()> {
+    socket::batch(subsystem, changes)
+}

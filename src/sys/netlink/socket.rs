@@ -1,6 +1,6 @@
 //! One request to the kernel and its answers (netlink(7)), whatever the protocol on top.
 
-use super::RawMessage;
+use super::{Change, RawMessage};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use nix::errno::Errno;
@@ -45,6 +45,30 @@ pub(super) fn exchange(protocol: SockProtocol, kind: u16, flags: u16, payload: &
         }
     }
     Err(Error::new(format_args!("a netlink dump was interrupted by changes {DUMP_TRIES} times in a row")))
+}
+
+/// Sends changes between the marks of a batch (`NFNL_MSG_BATCH_BEGIN`, `…_END`) and waits for the verdict. All messages
+/// share one sequence number, so that a refusal of any is seen; only the last change is acknowledged.
+pub(super) fn batch(subsystem: u8, changes: &[Change]) -> Result<()> {
+    const BEGIN: u16 = libc::NLMSG_MIN_TYPE as u16;
+    const END: u16 = BEGIN + 1;
+    const SEQ: u32 = 1;
+    // struct nfgenmsg: no family, version 0, the subsystem in network order.
+    let mark = [0, 0, 0, subsystem];
+    let request = libc::NLM_F_REQUEST as u16;
+    let mut bytes = encode(BEGIN, request, SEQ, &mark);
+    for (at, Change { kind, flags, payload }) in changes.iter().enumerate() {
+        let last = if at + 1 == changes.len() { libc::NLM_F_ACK as u16 } else { 0 };
+        bytes.extend(encode(*kind, flags | request | last, SEQ, payload));
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    bytes.extend(encode(END, request, SEQ, &mark));
+    let socket = open(SockProtocol::NetlinkNetFilter).map_err(|e| failed(e as i32, "open a netlink socket"))?;
+    let sent = send(socket.as_raw_fd(), &bytes, MsgFlags::empty()).context("send a netlink batch")?;
+    if sent != bytes.len() {
+        return Err(invalid!("a netlink batch of {} bytes was cut to {sent}", bytes.len()));
+    }
+    collect(&socket, SEQ).map(drop)
 }
 
 fn open(protocol: SockProtocol) -> nix::Result<OwnedFd> {
