@@ -89,8 +89,7 @@ pub fn wake(family: Family, table: &str) -> Result<()> {
     put(&mut payload, TABLE_NAME, &[table.as_bytes(), b"\0"].concat());
     put(&mut payload, TABLE_FLAGS, &0_u32.to_be_bytes());
     let switch_on = Change { kind: NEWTABLE, flags: 0, payload };
-    netlink::netfilter_batch(SUBSYSTEM, &[switch_on])
-        .with_context(|| format!("switch on table {table} of nf_tables"))
+    netlink::netfilter_batch(SUBSYSTEM, &[switch_on]).with_context(|| format!("switch on table {table} of nf_tables"))
 }
 
 /// Decodes a dump. Families that iptables does not use are left out.

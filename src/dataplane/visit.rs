@@ -121,7 +121,11 @@ impl Visit<'_> {
             netlink::add_rule(rule).context("add the rule for marked packets")?;
         }
         for route in survey.routes {
-            netlink::replace_route(route).context("add the local route for marked packets")?;
+            netlink::replace_route(route).map_err(|e| {
+                let hint =
+                    if e.errno() == Some(libc::ENETDOWN) { " (is its lo down? the runtime brings it up)" } else { "" };
+                e.context(format_args!("add the local route for marked packets{hint}"))
+            })?;
         }
         all_well(self.run(survey.leftovers)).context("take out the rules of the other variant")
     }

@@ -33,7 +33,8 @@ impl Expected {
     pub fn new(rules: RuleSet, view: View) -> Result<Self> {
         for table in &rules.tables {
             let name = table.name.as_str();
-            let seen = view.table(name).ok_or_else(|| invalid!("the kernel shows no table {name} after loading one"))?;
+            let seen =
+                view.table(name).ok_or_else(|| invalid!("the kernel shows no table {name} after loading one"))?;
             for chain in &table.chains {
                 let (want, got) = (chain.rules.len(), seen.rules(chain.name).len());
                 if want != got {
@@ -75,7 +76,8 @@ impl Expected {
         for chain in built_in_chains(table) {
             let attached = |view: &TableView| view.chains.get(chain).map(|c| c.attached.clone());
             if attached(have).is_some_and(|attachment| Some(attachment) != attached(want)) {
-                plan.differences.push(format!("built-in chain {chain} of table {name} is not attached as it should be"));
+                plan.differences
+                    .push(format!("built-in chain {chain} of table {name} is not attached as it should be"));
             }
             let hooks = table.hooks.iter().filter(|hook| hook.chain.as_str() == chain);
             for (hook, rule) in hooks.zip(want.rules(chain)) {

@@ -1,1 +1,8 @@
-//! Placeholder.
+//! Rules in real network namespaces, with both variants of iptables.
+
+mod apply;
+mod damage;
+mod detect;
+mod escape;
+mod meaning;
+mod pod;
