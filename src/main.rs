@@ -4,6 +4,7 @@
 //! be one.
 
 use ferrule::cli::{self, Personality, agent, rules};
+use ferrule::cni::plugin::{self, Environment};
 use ferrule::config::option::Variables;
 use ferrule::error::{Context, Result};
 use ferrule::pod::object;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
 fn run(argv: &[OsString]) -> Result<ExitCode> {
     let (personality, args) = cli::personality(argv, variable("CNI_COMMAND").is_some_and(|value| !value.is_empty()))?;
     match personality {
-        Personality::Plugin => return plugin(),
+        Personality::Plugin => return Ok(plugin()),
         Personality::Agent => agent(args)?,
         Personality::Rules => rules(args)?,
         Personality::Version => print(&format!("ferrule {}\n", env!("CARGO_PKG_VERSION")))?,
@@ -36,8 +37,10 @@ fn run(argv: &[OsString]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn plugin() -> Result<ExitCode> {
-    todo!()
+/// Answers one call of a container runtime; the error JSON, if any, is the plugin's own affair.
+fn plugin() -> ExitCode {
+    let environment = Environment::from_variables(variable);
+    ExitCode::from(plugin::run(&environment, &mut std::io::stdin().lock(), &mut std::io::stdout().lock()))
 }
 
 fn agent(args: &[OsString]) -> Result<()> {

@@ -8,6 +8,7 @@ mod front;
 mod install;
 mod kube;
 mod plugin;
+mod procfs;
 mod rules;
 mod standin;
 mod support;
