@@ -69,7 +69,8 @@ impl Levels {
     }
 }
 
-fn parse_level(text: &str) -> Option<LevelFilter> {
+/// A level by its name in options and configurations.
+pub fn parse_level(text: &str) -> Option<LevelFilter> {
     match text {
         "debug" => Some(LevelFilter::Debug),
         "info" => Some(LevelFilter::Info),

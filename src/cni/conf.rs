@@ -5,6 +5,8 @@
 
 use super::event::{Failure, GcEvent, code};
 use super::version::{self, Version};
+use crate::logging::parse_level;
+use log::LevelFilter;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -29,7 +31,7 @@ pub struct NetConf {
     /// `native_nftables`: nf_tables rules instead of iptables.
     pub native_nftables: bool,
     /// `plugin_log_level`, older spelling `log_level`.
-    pub log_level: log::LevelFilter,
+    pub log_level: LevelFilter,
     /// `status_gate`: STATUS may fail.
     pub status_gate: bool,
     /// `enable_ambient_detection_retry`: a decision that cannot be had is asked for again.
@@ -78,7 +80,8 @@ impl NetConf {
             exclude_namespaces: exclude_namespaces.unwrap_or_default(),
             pod_namespace: fields.get("pod_namespace")?.unwrap_or_default(),
             native_nftables: fields.get("native_nftables")?.unwrap_or_default(),
-            log_level: log_level.map_or(log::LevelFilter::Info, |level| parse_level(&level)),
+            // A level that nobody knows is no reason to fail a pod.
+            log_level: log_level.and_then(|level| parse_level(&level)).unwrap_or(LevelFilter::Info),
             status_gate: fields.get("status_gate")?.unwrap_or_default(),
             enable_ambient_detection_retry: fields.get("enable_ambient_detection_retry")?.unwrap_or_default(),
             prev_result: fields.raw("prevResult"),
@@ -103,15 +106,6 @@ impl NetConf {
         container_ids.sort_unstable();
         container_ids.dedup();
         Ok(GcEvent { container_ids })
-    }
-}
-
-fn parse_level(level: &str) -> log::LevelFilter {
-    match level.trim().to_ascii_lowercase().as_str() {
-        "none" => log::LevelFilter::Off,
-        "fatal" => log::LevelFilter::Error,
-        // A level that nobody knows is no reason to fail a pod.
-        other => other.parse().unwrap_or(log::LevelFilter::Info),
     }
 }
 
@@ -182,7 +176,7 @@ mod tests {
             (conf.exclude_namespaces.as_slice(), conf.pod_namespace.as_str()),
             (&["kube-system".to_owned()][..], "istio-system")
         );
-        assert_eq!((conf.log_level, conf.enablement_selectors.is_array()), (log::LevelFilter::Debug, true));
+        assert_eq!((conf.log_level, conf.enablement_selectors.is_array()), (LevelFilter::Debug, true));
         assert_eq!(conf.prev_result.as_ref().unwrap().get(), r#"{"cniVersion": "0.4.0",  "x":1.50}"#);
         assert_eq!(conf.valid_attachments().unwrap().container_ids, ["a", "b"]);
     }
@@ -195,12 +189,12 @@ mod tests {
             let conf = NetConf::parse(text.as_bytes()).unwrap();
             assert_eq!((conf.version, conf.run_dir.to_str()), (Version::V0_1_0, Some(DEFAULT_RUN_DIR)));
             assert!(conf.prev_result.is_none() && conf.exclude_namespaces.is_empty() && !conf.status_gate);
-            assert_eq!(conf.log_level, log::LevelFilter::Info);
+            assert_eq!(conf.log_level, LevelFilter::Info);
             assert!(conf.valid_attachments().unwrap().container_ids.is_empty());
         }
         let older = r#"{"log_level":"warn","kubernetes":{"exclude_namespaces":["a"],"kubeconfig":"/x"}}"#;
         let conf = NetConf::parse(older.as_bytes()).unwrap();
-        assert_eq!((conf.log_level, conf.exclude_namespaces), (log::LevelFilter::Warn, vec!["a".to_owned()]));
+        assert_eq!((conf.log_level, conf.exclude_namespaces), (LevelFilter::Warn, vec!["a".to_owned()]));
     }
 
     #[test]
