@@ -40,6 +40,7 @@ fn run(argv: &[OsString]) -> Result<ExitCode> {
 /// Answers one call of a container runtime; the error JSON, if any, is the plugin's own affair.
 fn plugin() -> ExitCode {
     let environment = Environment::from_variables(variable);
+    plugin::answer_panics(&environment);
     ExitCode::from(plugin::run(&environment, &mut std::io::stdin().lock(), &mut std::io::stdout().lock()))
 }
 

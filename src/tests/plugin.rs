@@ -7,17 +7,16 @@ mod logs;
 mod replay;
 mod verbs;
 
-use crate::support::FERRULE;
+use crate::support::netns::PodNetns;
+use crate::support::program::ferrule_as;
 use ferrule::http::server::{Request, Response, read_request, write_response};
 use ferrule::sys::exchange::Exchange;
 use ferrule::sys::netns::{Netns, NetnsId};
 use ferrule::sys::unix::{Listener, SocketType};
 use serde_json::{Value, json};
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -26,17 +25,20 @@ use std::time::{Duration, Instant};
 /// A run dir and a pod's namespace.
 struct Node {
     run: tempfile::TempDir,
-    netns: Netns,
+    netns: PodNetns,
 }
 
 impl Node {
     fn new() -> Self {
-        Node { run: tempfile::tempdir().unwrap(), netns: Netns::scratch().unwrap() }
+        Node { run: tempfile::tempdir().unwrap(), netns: PodNetns::new() }
     }
 
-    /// A path that leads to the pod's namespace as long as this value lives.
     fn netns_path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.netns.as_fd().as_raw_fd())
+        self.netns.path().to_str().unwrap().to_owned()
+    }
+
+    fn netns_id(&self) -> NetnsId {
+        self.netns.netns().id()
     }
 
     fn run_dir(&self) -> &Path {
@@ -118,9 +120,7 @@ impl Call {
 
     fn run(&self) -> Ended {
         let start = Instant::now();
-        let mut child = Command::new(FERRULE)
-            .arg0("/opt/cni/bin/istio-cni")
-            .env_clear()
+        let mut child = ferrule_as("/opt/cni/bin/istio-cni", &[])
             .envs(self.variables.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

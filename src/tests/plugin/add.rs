@@ -12,7 +12,7 @@ fn the_question_carries_everything_and_the_namespace() {
     let ended = node.call("ADD", "1.0.0").run();
     assert_eq!(ended.ok(), r#"{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}],"own":1.5}"#);
     let seen = agent.seen();
-    assert_eq!((seen.len(), &seen[0].netns), (1, &vec![node.netns.id()]));
+    assert_eq!((seen.len(), &seen[0].netns), (1, &vec![node.netns_id()]));
     let expected = json!({
         "Netns": node.netns_path(), "PodName": "web", "PodNamespace": "ns",
         "IPs": [{"Interface": null, "Address": {"IP": "10.0.0.2", "Mask": "////AA=="}, "Gateway": ""}],
@@ -107,7 +107,7 @@ fn an_agent_that_starts_meanwhile_is_waited_for() {
         adding.join().unwrap().ok();
         let seen = agent.seen();
         assert_eq!(seen.len(), 4);
-        assert!(seen.iter().all(|seen| seen.netns == [node.netns.id()]), "every question carries the namespace");
+        assert!(seen.iter().all(|seen| seen.netns == [node.netns_id()]), "every question carries the namespace");
     });
 }
 

@@ -65,7 +65,7 @@ fn with_an_agent_every_call_has_its_result() {
             "ADD" => {
                 assert_eq!(Some(&ended.stdout), prev_result.as_ref(), "{what}");
                 assert_eq!(paths, ["/cmdadd"], "{what}");
-                assert_eq!(news[0].netns, [node.netns.id()], "{what}");
+                assert_eq!(news[0].netns, [node.netns_id()], "{what}");
                 assert!(!news[0].body["IPs"].as_array().unwrap().is_empty(), "{what}: {:?}", news[0]);
                 assert_eq!(news[0].body["Decide"], true, "{what}");
             }
