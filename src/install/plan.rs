@@ -421,3 +421,6 @@ fn with_entry(base: &str, options: &Options) -> Result<String, State> {
         Err(e) => Err(refuse(&e.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests;
