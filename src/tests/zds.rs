@@ -8,6 +8,7 @@ mod standin;
 
 use crate::support::eventually;
 use ferrule::sys::fd::{recv_with_fds, send_with_fd, wait};
+use ferrule::sys::netlink::set_link_up;
 use ferrule::sys::netns::Netns;
 use ferrule::sys::unix::{Connection, SocketType};
 use ferrule::zds::server::{ConnectionId, Notice, Options, Request, Server, WorkloadInfo};
@@ -16,7 +17,6 @@ use nix::poll::PollFlags;
 use prost::Message as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -201,7 +201,6 @@ fn del(uid: &str) -> Request {
 /// A namespace of its own, its loopback interface up, as a runtime hands it over.
 fn pod_netns() -> Arc<Netns> {
     let netns = Netns::scratch().unwrap();
-    let up = netns.enter(|| Command::new("ip").args(["link", "set", "lo", "up"]).status()).unwrap();
-    assert!(up.unwrap().success());
+    netns.enter(|| set_link_up("lo").unwrap()).unwrap();
     Arc::new(netns)
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use ferrule::sys::fd::count_open;
+use std::process::Command;
 
 /// Runs one of the ignored tests below in a process of its own, started through `launcher`.
 #[track_caller]

@@ -3,11 +3,14 @@
 
 use super::*;
 use crate::standin::{ANSWER_V4, PodStats, Standin};
+use crate::support::netns::run_in;
+use ferrule::dataplane::inpod::{InPod, Options};
+use ferrule::dataplane::xtables::Variant;
 use ferrule::rules::inpod::Settings;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 const PORT: u16 = 8080;
 
@@ -107,19 +110,9 @@ fn settings() -> Settings {
 }
 
 fn program(pod: &Netns, settings: &Settings) {
-    use ferrule::sys::netlink::{self, Family};
-    pod.enter(|| {
-        for (family, program) in [(Family::V4, "iptables-nft-restore"), (Family::V6, "ip6tables-nft-restore")] {
-            let text = ferrule::rules::render::restore(&ferrule::rules::inpod::rules(settings, family));
-            let mut child = Command::new(program).arg("--noflush").stdin(Stdio::piped()).spawn().unwrap();
-            child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-            assert!(child.wait().unwrap().success());
-            let (rule, route) = ferrule::rules::inpod::routing(family);
-            netlink::add_rule(rule).unwrap();
-            netlink::replace_route(route).unwrap();
-        }
-    })
-    .unwrap();
+    let dir = TempDir::new().unwrap();
+    let options = Options { force_variant: Some(Variant::Nft), lock_dir: dir.path().into(), ..Default::default() };
+    InPod::detect(options, &Netns::own().unwrap()).unwrap().apply(pod, settings).unwrap();
 }
 
 /// A server in a pod that tells each client its address and then returns what it sends. It ends with the test.
@@ -262,8 +255,7 @@ fn missing_pieces_do_not_stay_invisible() {
 
     let world = World::new(&settings());
     serve(&world.b);
-    let flush = || Command::new("iptables-nft").args(["-t", "nat", "-F", "ISTIO_OUTPUT"]).status();
-    assert!(world.a.enter(flush).unwrap().unwrap().success());
+    run_in(&world.a, "iptables-nft", &["-t", "nat", "-F", "ISTIO_OUTPUT"]);
     assert_eq!(talk(&world.a, v4(B), 1000).unwrap(), v4(A).to_string());
     world.counted([0, 0, 0], [0, 1, 0]);
 }
