@@ -74,6 +74,17 @@ pub fn overview() -> String {
     text
 }
 
+/// Text of `ferrule cni --help`.
+pub fn plugin_usage() -> String {
+    usage(
+        "cni",
+        "The CNI plugin, run by a container runtime. It has no options: the runtime's call is in the variables \
+         CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME and CNI_ARGS, and the network configuration on standard \
+         input. Without CNI_COMMAND it says what it is and which protocol versions it speaks.",
+        &[],
+    )
+}
+
 /// The arguments of a command, taken apart.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
@@ -155,7 +166,9 @@ fn distance(a: &str, b: &str) -> usize {
 /// Text of `--help` of a command: every option with its variable and default.
 pub fn usage(synopsis: &str, about: &str, specs: &[Spec]) -> String {
     let mut text = format!("Usage: ferrule {synopsis}\n\n{}", wrapped(about, ""));
-    text += "\nA flag wins over its environment variable; an empty variable counts as not set.\n";
+    if !specs.is_empty() {
+        text += "\nA flag wins over its environment variable; an empty variable counts as not set.\n";
+    }
     for (section, heading) in Section::ALL {
         let mut members = specs.iter().filter(|spec| spec.section == section).peekable();
         if members.peek().is_some() {

@@ -11,6 +11,7 @@ mod value;
 use crate::agent::{self, PodSource};
 use crate::error::{Error, Kind, Result};
 use crate::install;
+use crate::logging;
 use crate::pod::decision::Policy;
 use crate::pod::overrides::Overrides;
 use crate::pod::selector::EnablementSelectors;
@@ -60,8 +61,7 @@ pub struct Config {
     api_protocol: String,
     pod_namespace: String,
     system_namespace: String,
-    log_levels: String,
-    log_as_json: bool,
+    logging: logging::Options,
 }
 
 impl Config {
@@ -122,8 +122,7 @@ impl Config {
             api_protocol: String::new(),
             pod_namespace: String::new(),
             system_namespace: String::new(),
-            log_levels: String::new(),
-            log_as_json: false,
+            logging: logging::Options::default(),
         }
     }
 
@@ -159,6 +158,11 @@ impl Config {
         self.ipv6
     }
 
+    /// The log.
+    pub fn logging(&self) -> logging::Options {
+        self.logging.clone()
+    }
+
     /// The agent.
     pub fn agent(&self) -> agent::Options {
         agent::Options {
@@ -191,7 +195,7 @@ impl Config {
             conf_name: Some(self.conf_name.clone()).filter(|name| !name.is_empty()),
             conf_group_read: self.conf_group_read,
             entry: install::entry::Entry {
-                log_level: "info".to_owned(),
+                log_level: plugin_log_level(self.logging.levels.plugin).to_owned(),
                 agent_run_dir: self.run_dir.display().to_string(),
                 ambient_enabled: self.ambient_enabled,
                 enablement_selectors: self.selectors_json.clone(),
@@ -231,5 +235,180 @@ impl Config {
     /// Puts the value of `--host-root` where a path begins with its name.
     fn below_host_root(&self, path: &Path) -> PathBuf {
         path.strip_prefix(value::HOST_ROOT).map_or_else(|_| path.to_owned(), |rest| self.host_root.join(rest))
+    }
+}
+
+/// A level as the plugin's configuration names it.
+fn plugin_log_level(level: log::LevelFilter) -> &'static str {
+    match level {
+        log::LevelFilter::Off => "none",
+        log::LevelFilter::Error => "error",
+        log::LevelFilter::Warn => "warn",
+        log::LevelFilter::Info => "info",
+        log::LevelFilter::Debug | log::LevelFilter::Trace => "debug",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn read(flags: &[(&'static str, &str)], variables: &[(&str, &str)]) -> Result<(Config, Vec<String>)> {
+        let flags = flags.iter().map(|(k, v)| (*k, (*v).to_owned())).collect();
+        let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Config::read(&flags, &variables)
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let (mut flags, mut variables) = (BTreeSet::new(), BTreeSet::new());
+        for row in table::TABLE {
+            assert!(row.spec.name.flag().is_none_or(|flag| flags.insert(flag)), "{:?}", row.spec.name);
+            assert!(row.spec.name.variable().is_none_or(|name| variables.insert(name)), "{:?}", row.spec.name);
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        let (config, warnings) = read(&[], &[]).unwrap();
+        assert_eq!(warnings, Vec::<String>::new());
+        let agent = config.agent();
+        assert_eq!(agent.source, PodSource::Kubernetes);
+        assert_eq!(agent.run_dir, Path::new("/var/run/istio-cni"));
+        assert_eq!(agent.host_root.path(), Path::new("/host"));
+        assert_eq!(agent.ztunnel_socket, Path::new("/var/run/ztunnel/ztunnel.sock"));
+        assert_eq!(agent.policy, Policy { system_namespace: "istio-system".to_owned(), ..Policy::default() });
+        assert!(!agent.dns_capture && !agent.ipv6 && !agent.reconcile_on_startup && !agent.disable_safe_upgrade);
+        assert!(!agent.switch_to_host_ns);
+        assert_eq!(agent.probe_v4.to_string(), "169.254.7.127");
+        assert_eq!(agent.probe_v6.to_string(), "fd16:9254:7127:1337:ffff:ffff:ffff:ffff");
+        assert_eq!((agent.force_backend, agent.verify_interval), (None, Duration::from_secs(30)));
+        let install = config.install();
+        assert_eq!(install.net_dir, Path::new("/host/etc/cni/net.d"));
+        assert_eq!(install.bin_dir, Path::new("/host/opt/cni/bin"));
+        assert_eq!((install.mode, install.conf_name), (install::Mode::Chained, None));
+        assert!(!install.conf_group_read && install.kubeconfig.is_none());
+        assert_eq!(install.entry.log_level, "info");
+        assert_eq!(install.entry.pod_namespace, "istio-system");
+        assert_eq!(install.entry.enablement_selectors, serde_json::json!([]));
+        assert_eq!(config.logging(), logging::Options::default());
+    }
+
+    #[test]
+    fn everything_arrives_where_it_belongs() {
+        let flags = [
+            ("ambient-enabled", "true"),
+            ("ambient-enablement-selector", "- podSelector: {matchLabels: {a: b}}"),
+            ("exclude-namespaces", "kube-system, other"),
+            ("ambient-dns-capture", "1"),
+            ("ambient-ipv6", "t"),
+            ("ambient-reconcile-pod-rules-on-startup", "True"),
+            ("ambient-disable-safe-upgrade", "TRUE"),
+            ("enable-ambient-detection-retry", "T"),
+            ("verify-interval", "0"),
+            ("host-root", "/"),
+            ("cni-bin-dir", "/opt/bin"),
+            ("cni-conf-name", "10-x.conflist"),
+            ("istio-owned-cni-config", "true"),
+            ("cni-conf-group-read", "true"),
+            ("cni-status-gate", "true"),
+            ("kubeconfig-mode", "0o640"),
+            ("kube-ca-file", "/ca"),
+            ("skip-tls-verify", "true"),
+            ("cni-agent-run-dir", "/run/x"),
+            ("ztunnel-uds-address", "/run/z.sock"),
+            ("service-account-dir", "/sa"),
+            ("log_output_level", "cni-plugin:none,warn"),
+            ("log_as_json", "true"),
+        ];
+        let variables = [
+            ("FORCE_IPTABLES_BINARY", "legacy"),
+            ("ALLOW_SWITCH_TO_HOST_NS", "true"),
+            ("HOST_PROBE_SNAT_IP", "192.0.2.1"),
+            ("HOST_PROBE_SNAT_IPV6", "2001:db8::1"),
+            ("POD_NAMESPACE", "mesh"),
+            ("SYSTEM_NAMESPACE", "control"),
+            ("KUBERNETES_SERVICE_HOST", "10.0.0.1"),
+            ("KUBERNETES_SERVICE_PORT", "443"),
+        ];
+        let (config, warnings) = read(&flags, &variables).unwrap();
+        assert_eq!(warnings, Vec::<String>::new());
+        let agent = config.agent();
+        assert!(agent.policy.ambient_enabled && !agent.policy.selectors.is_empty());
+        assert_eq!(agent.policy.exclude_namespaces, ["kube-system", "other"]);
+        assert_eq!(agent.policy.system_namespace, "control");
+        assert!(agent.dns_capture && agent.ipv6 && agent.reconcile_on_startup && agent.disable_safe_upgrade);
+        assert!(agent.switch_to_host_ns);
+        assert_eq!(agent.force_backend.as_deref(), Some("legacy"));
+        assert_eq!((agent.verify_interval, agent.run_dir.to_str()), (Duration::ZERO, Some("/run/x")));
+        assert_eq!(agent.ztunnel_socket, Path::new("/run/z.sock"));
+        assert_eq!(
+            (agent.probe_v4.to_string(), agent.probe_v6.to_string()),
+            ("192.0.2.1".into(), "2001:db8::1".into())
+        );
+        let install = config.install();
+        assert_eq!(install.net_dir, Path::new("/etc/cni/net.d"));
+        assert_eq!(install.bin_dir, Path::new("/opt/bin"));
+        assert_eq!(install.mode, install::Mode::Owned { file: "02-istio-cni.conflist".to_owned() });
+        assert_eq!(install.conf_name.as_deref(), Some("10-x.conflist"));
+        assert!(install.conf_group_read && install.entry.status_gate && install.entry.detection_retry);
+        assert_eq!(install.entry.log_level, "none");
+        assert_eq!(install.entry.agent_run_dir, "/run/x");
+        assert_eq!(install.entry.pod_namespace, "mesh");
+        assert_eq!(
+            install.entry.enablement_selectors,
+            serde_json::json!([{"podSelector": {"matchLabels": {"a": "b"}}}])
+        );
+        let kubeconfig = install.kubeconfig.unwrap();
+        assert_eq!((kubeconfig.protocol.as_str(), kubeconfig.host.as_str()), ("https", "10.0.0.1"));
+        assert_eq!((kubeconfig.port.as_str(), kubeconfig.mode), ("443", 0o640));
+        assert_eq!(kubeconfig.ca_file.as_deref(), Some(Path::new("/ca")));
+        assert!(kubeconfig.skip_tls_verify && kubeconfig.service_account_dir == Path::new("/sa"));
+        let logging = config.logging();
+        assert!(logging.json && logging.levels.default == log::LevelFilter::Warn);
+        // Per-pod settings win both ways.
+        let asked = Overrides { dns_capture: Some(false), ingress_mode: true, ..Overrides::default() };
+        let rules = config.pod_rules(&asked);
+        assert!(!rules.dns_capture && rules.ingress_mode && rules.ipv6);
+        assert!(config.pod_rules(&Overrides::default()).dns_capture);
+    }
+
+    #[test]
+    fn precedence() {
+        let port = |flags: &[(&'static str, &str)], variables: &[(&str, &str)]| {
+            read(flags, variables).map(|(config, warnings)| (config.agent().verify_interval.as_secs(), warnings.len()))
+        };
+        let (flag, variable) = (("verify-interval", "1s"), ("VERIFY_INTERVAL", "2s"));
+        assert_eq!(port(&[flag], &[variable]).unwrap(), (1, 0));
+        assert_eq!(port(&[], &[variable]).unwrap(), (2, 0));
+        assert_eq!(port(&[], &[("VERIFY_INTERVAL", "")]).unwrap(), (30, 0));
+        assert_eq!(port(&[], &[("VERIFY_INTERVAL", "tcp://10.0.0.1:80")]).unwrap(), (30, 1));
+        assert_eq!(port(&[flag], &[("VERIFY_INTERVAL", "nonsense")]).unwrap(), (1, 0));
+        assert!(port(&[("verify-interval", "tcp://10.0.0.1:80")], &[]).is_err());
+        assert!(port(&[("verify-interval", "")], &[]).is_err());
+    }
+
+    #[test]
+    fn both_names_of_the_owned_file() {
+        let mode = |flags: &[(&'static str, &str)], variables: &[(&str, &str)]| {
+            let on = [("ambient-enabled", "true"), ("istio-owned-cni-config", "true")];
+            read(&[&on, flags].concat(), variables).unwrap().0.install().mode
+        };
+        let owned = |file: &str| install::Mode::Owned { file: file.to_owned() };
+        let (flag, long, short) = (
+            ("istio-owned-cni-config-filename", "01-a.conflist"),
+            ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "01-b.conflist"),
+            ("ISTIO_OWNED_CNI_CONF_FILENAME", "01-c.conflist"),
+        );
+        assert_eq!(mode(&[flag], &[long, short]), owned("01-a.conflist"));
+        assert_eq!(mode(&[], &[long, short]), owned("01-b.conflist"));
+        assert_eq!(mode(&[], &[short]), owned("01-c.conflist"));
+        assert_eq!(mode(&[], &[("ISTIO_OWNED_CNI_CONF_FILENAME", "")]), owned("02-istio-cni.conflist"));
+        assert_eq!(read(&[("chained-cni-plugin", "false")], &[]).unwrap().0.install().mode, install::Mode::Standalone);
+        for missing in ["ambient-enabled", "chained-cni-plugin"] {
+            let flags = [("istio-owned-cni-config", "true"), ("ambient-enabled", "true"), (missing, "false")];
+            assert_eq!(read(&flags, &[]).unwrap_err().kind(), Kind::Usage, "{missing}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use ferrule::cli::{self, Personality, agent, rules};
 use ferrule::cni::plugin::{self, Environment};
 use ferrule::config::option::Variables;
 use ferrule::error::{Context, Result};
+use ferrule::logging;
 use ferrule::pod::object;
 use ferrule::sys::file;
 use std::ffi::OsString;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
 fn run(argv: &[OsString]) -> Result<ExitCode> {
     let (personality, args) = cli::personality(argv, variable("CNI_COMMAND").is_some_and(|value| !value.is_empty()))?;
     match personality {
+        Personality::Plugin if args.first().is_some_and(|arg| arg == "--help") => print(&cli::plugin_usage())?,
         Personality::Plugin => return Ok(plugin()),
         Personality::Agent => agent(args)?,
         Personality::Rules => rules(args)?,
@@ -48,8 +50,9 @@ fn agent(args: &[OsString]) -> Result<()> {
     match agent::parse(args, &variables())? {
         agent::Request::Help(text) => print(&text),
         agent::Request::Run(config, warnings) => {
+            logging::start(config.logging())?;
             for warning in warnings {
-                log::warn!("{warning}");
+                log::warn!(target: "default", "{warning}");
             }
             ferrule::agent::run(config.agent())
         }

@@ -3,7 +3,8 @@
 use super::Config;
 use super::option::{Expected, Name, Row, Section, Spec, Takes};
 use super::value::{
-    address, boolean, duration, enablement_selectors, file_name, host_path, list, mode, one_of, path, pod_source, port,
+    address, boolean, duration, enablement_selectors, file_name, host_path, list, log_levels, mode, one_of, path,
+    pod_source, port,
 };
 
 type Set = fn(&mut Config, &str) -> Result<(), Expected>;
@@ -369,10 +370,10 @@ pub const TABLE: &[Row<Config>] = &[
         Section::Observability,
         "Levels by scope, as default:info,cni-agent:debug (scopes cni-agent, cni-plugin, default, all; levels debug, \
          info, warn, error, fatal, none); a bare level is for scope default.",
-        |c, v| put(&mut c.log_levels, Ok(v.to_owned())),
+        |c, v| put(&mut c.logging.levels, log_levels(v)),
     ),
     switch("log_as_json", "false", Section::Observability, "Write log lines as JSON.", |c, v| {
-        put(&mut c.log_as_json, boolean(v))
+        put(&mut c.logging.json, boolean(v))
     }),
     flag("monitoring-port", "PORT", "15014", Section::Observability, "Port of /metrics; 0 is off.", |_, v| {
         port(v).map(drop)

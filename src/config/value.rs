@@ -2,6 +2,7 @@
 
 use super::option::Expected;
 use crate::agent::PodSource;
+use crate::logging;
 use crate::pod::overrides::parse_bool;
 use crate::pod::selector::EnablementSelectors;
 use std::path::PathBuf;
@@ -99,6 +100,11 @@ pub fn enablement_selectors(text: &str) -> Result<(EnablementSelectors, serde_js
     let selectors = EnablementSelectors::parse(text).map_err(|e| expected(&e))?;
     let json: Option<serde_json::Value> = serde_saphyr::from_str(text).map_err(|e| expected(&e))?;
     Ok((selectors, json.unwrap_or_else(|| serde_json::json!([]))))
+}
+
+/// Levels of the log by scope.
+pub fn log_levels(text: &str) -> Result<logging::Levels, Expected> {
+    logging::Levels::parse(text).map_err(|e| format!("a level, or a list of scope:level ({e})"))
 }
 
 /// Where pods come from.
