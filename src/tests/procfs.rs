@@ -149,8 +149,12 @@ fn five_thousand_processes_cost_a_fraction_of_a_second() {
             tree.process(pid, 1, OTHER, &host);
         }
     }
-    let begin = Instant::now();
-    assert_eq!(tree.find(&[wanted(UID, &["10.9.0.7"])], &[]), [(UID.to_owned(), netns.id())]);
-    let took = begin.elapsed();
-    assert!(took < Duration::from_millis(800), "{took:?}");
+    // The best of three: the machine may be busy with other things.
+    let took = (0..3).map(|_| {
+        let begin = Instant::now();
+        assert_eq!(tree.find(&[wanted(UID, &["10.9.0.7"])], &[]), [(UID.to_owned(), netns.id())]);
+        begin.elapsed()
+    });
+    let best = took.min().unwrap();
+    assert!(best < Duration::from_millis(500), "{best:?}");
 }
