@@ -125,7 +125,11 @@ fn read(layout: &Layout, name: &str) -> Result<RawTable> {
 /// Decodes one table.
 pub fn decode(family: Family, info: &[u8], entries: &[u8]) -> Result<TableView> {
     let layout = Layout::of(family);
-    let attached = hooks(info)?;
+    let size = number(info, INFO_SIZE - 4)? as usize;
+    if size != entries.len() {
+        return Err(invalid!("legacy table: {} bytes, {size} were announced", entries.len()));
+    }
+    let mut attached = hooks(info)?;
     let mut chains: Vec<(String, ChainView)> = Vec::new();
     let mut starts: BTreeMap<usize, String> = BTreeMap::new();
     let mut parsed = Vec::new();
@@ -140,15 +144,17 @@ pub fn decode(family: Family, info: &[u8], entries: &[u8]) -> Result<TableView> 
                 chains.push((name, ChainView::default()));
             }
         } else {
-            if let Some(hook) = attached.get(&offset) {
-                let attachment = Attachment { hook: *hook as u32, priority: 0, kind: String::new() };
-                let name = HOOKS.get(*hook).copied().unwrap_or_default().to_owned();
-                chains.push((name, ChainView { attached: Some(attachment), rules: vec![] }));
+            if let Some((hook, name)) = attached.remove(&offset) {
+                let attachment = Attachment { hook, priority: 0, kind: String::new() };
+                chains.push((name.to_owned(), ChainView { attached: Some(attachment), rules: vec![] }));
             }
             let chain = chains.len().checked_sub(1).ok_or_else(|| invalid!("a rule outside of every chain"))?;
             parsed.push((chain, next, entry));
         }
         offset = next;
+    }
+    if let Some((_, (_, name))) = attached.first_key_value() {
+        return Err(invalid!("legacy table: {name} starts in the middle of a rule"));
     }
     for (chain, next, entry) in parsed {
         if let Some((_, view)) = chains.get_mut(chain) {
@@ -162,12 +168,12 @@ pub fn decode(family: Family, info: &[u8], entries: &[u8]) -> Result<TableView> 
     Ok(TableView { dormant: false, chains: chains.into_iter().collect() })
 }
 
-/// Numbers of the valid hooks by the offset at which their chain starts.
-fn hooks(info: &[u8]) -> Result<BTreeMap<usize, usize>> {
+/// Number and name of the valid hooks, by the offset at which their chain starts.
+fn hooks(info: &[u8]) -> Result<BTreeMap<usize, (u32, &'static str)>> {
     let valid = number(info, NAME_SIZE)?;
     let mut starts = BTreeMap::new();
-    for hook in (0..HOOKS.len()).filter(|hook| valid & (1 << hook) != 0) {
-        starts.insert(number(info, NAME_SIZE + 4 + 4 * hook)? as usize, hook);
+    for (hook, name) in (0..).zip(HOOKS).filter(|(hook, _)| valid & (1 << hook) != 0) {
+        starts.insert(number(info, NAME_SIZE + 4 + 4 * hook as usize)? as usize, (hook, name));
     }
     Ok(starts)
 }
@@ -252,4 +258,84 @@ fn text(field: &[u8]) -> Result<String> {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     let name = field.get(..end).unwrap_or_default();
     String::from_utf8(name.to_vec()).map_err(|_| invalid!("legacy table: a name that is no text: {name:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::netns::Netns;
+
+    /// The nat tables of a namespace with a plain pod's rules in both families, beside a chain of somebody else.
+    const RECORDED: [(Family, &[u8], &[u8]); 2] = [
+        (
+            Family::V4,
+            include_bytes!("../../test-fixtures/rules/legacy-nat.ipv4.info"),
+            include_bytes!("../../test-fixtures/rules/legacy-nat.ipv4.entries"),
+        ),
+        (
+            Family::V6,
+            include_bytes!("../../test-fixtures/rules/legacy-nat.ipv6.info"),
+            include_bytes!("../../test-fixtures/rules/legacy-nat.ipv6.entries"),
+        ),
+    ];
+
+    /// Makes the recording anew: `cargo test --lib legacy::tests::record -- --ignored`.
+    #[test]
+    #[ignore = "writes a fixture"]
+    #[expect(clippy::disallowed_methods, reason = "a recording is made by the real tools")]
+    fn record() {
+        for (family, ip, suffix) in [(Family::V4, "iptables", "ipv4"), (Family::V6, "ip6tables", "ipv6")] {
+            let script = format!(
+                "export XTABLES_LOCKFILE=$(mktemp)
+                {ip}-legacy-restore --noflush < test-fixtures/rules/istio-1.31/plain.{suffix}
+                {ip}-legacy -t nat -N FOREIGN
+                {ip}-legacy -t nat -A FOREIGN -p udp -m comment --comment hello -g ISTIO_OUTPUT
+                {ip}-legacy -t nat -A FOREIGN
+                {ip}-legacy -t nat -I OUTPUT -p tcp -j FOREIGN"
+            );
+            let table = Netns::scratch().unwrap().enter(|| {
+                assert!(std::process::Command::new("sh").args(["-ec", &script]).status().unwrap().success());
+                read(Layout::of(family), "nat").unwrap()
+            });
+            let RawTable { info, entries } = table.unwrap();
+            std::fs::write(format!("test-fixtures/rules/legacy-nat.{suffix}.info"), info).unwrap();
+            std::fs::write(format!("test-fixtures/rules/legacy-nat.{suffix}.entries"), entries).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_table_is_decoded() {
+        for (family, info, entries) in RECORDED {
+            let nat = decode(family, info, entries).unwrap();
+            let counts: Vec<_> = nat.chains.iter().map(|(name, chain)| (name.as_str(), chain.rules.len())).collect();
+            let ours = [("FOREIGN", 2), ("INPUT", 0), ("ISTIO_OUTPUT", 4), ("ISTIO_PRERT", 2), ("OUTPUT", 2)];
+            assert_eq!(counts, [&ours[..], &[("POSTROUTING", 0), ("PREROUTING", 1)]].concat());
+            assert_eq!(nat.chains["OUTPUT"].attached.as_ref().map(|a| a.hook), Some(3));
+            assert_eq!(nat.chains["FOREIGN"].attached, None);
+            let jumps = |chain| -> Vec<_> { nat.rules(chain).iter().map(|r| (r.jump.as_deref(), r.plain)).collect() };
+            assert_eq!(jumps("OUTPUT"), [(Some("FOREIGN"), false), (Some("ISTIO_OUTPUT"), true)]);
+            assert_eq!(jumps("FOREIGN"), [(Some("ISTIO_OUTPUT"), false), (None, false)]);
+            assert_eq!(jumps("ISTIO_PRERT"), [(None, false), (None, false)]);
+        }
+    }
+
+    #[test]
+    fn cut_or_changed_anywhere_it_is_refused_or_decoded_but_never_more() {
+        for (family, info, entries) in RECORDED {
+            for end in 0..info.len() {
+                assert!(decode(family, &info[..end], entries).is_err(), "information cut to {end}");
+            }
+            for end in 0..entries.len() {
+                assert!(decode(family, info, &entries[..end]).is_err(), "entries cut to {end}");
+                // The same, announced as such.
+                let size = u32::try_from(end).unwrap().to_ne_bytes();
+                let _ = decode(family, &[&info[..INFO_SIZE - 4], &size].concat(), &entries[..end]);
+                for value in [0, 1, 0x7f, 0xff] {
+                    let mut changed = entries.to_vec();
+                    changed[end] = value;
+                    let _ = decode(family, info, &changed);
+                }
+            }
+        }
+    }
 }

@@ -255,3 +255,113 @@ impl<'a> Attributes<'a> {
         String::from_utf8(value.to_vec()).map_err(|_| invalid!("netlink attribute {kind}: not text: {value:?}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::netns::Netns;
+    use std::fmt::Write as _;
+
+    /// A namespace with a plain pod's rules in both families, beside a chain of somebody else, IPv6's mangle table
+    /// switched off. One message a line: its type, then its payload, in hexadecimal.
+    const RECORDED: &str = include_str!("../../test-fixtures/rules/nft-dump.hex");
+
+    fn recorded() -> Dump {
+        let mut dump = Dump::default();
+        for line in RECORDED.lines() {
+            let (kind, payload) = line.split_once(' ').unwrap();
+            let bytes = payload.as_bytes().chunks(2);
+            let payload = bytes.map(|b| u8::from_str_radix(std::str::from_utf8(b).unwrap(), 16).unwrap()).collect();
+            let message = RawMessage { kind: u16::from_str_radix(kind, 16).unwrap(), payload };
+            match message.kind {
+                NEWTABLE => dump.tables.push(message),
+                NEWCHAIN => dump.chains.push(message),
+                _ => dump.rules.push(message),
+            }
+        }
+        dump
+    }
+
+    /// Makes the recording anew: `cargo test --lib nft::tests::record -- --ignored`.
+    #[test]
+    #[ignore = "writes a fixture"]
+    #[expect(clippy::disallowed_methods, reason = "a recording is made by the real tools")]
+    fn record() {
+        let script = "
+            cd test-fixtures/rules/istio-1.31
+            iptables-nft-restore --noflush < plain.ipv4
+            ip6tables-nft-restore --noflush < plain.ipv6
+            iptables-nft -t nat -N FOREIGN
+            iptables-nft -t nat -A FOREIGN -p udp -m comment --comment hello -g ISTIO_OUTPUT
+            iptables-nft -t nat -I OUTPUT -p tcp -j FOREIGN
+            nft add table ip6 mangle '{ flags dormant; }'
+            nft add table inet other";
+        let dump = Netns::scratch().unwrap().enter(|| {
+            assert!(std::process::Command::new("sh").args(["-ec", script]).status().unwrap().success());
+            dump().unwrap()
+        });
+        let mut text = String::new();
+        let Dump { tables, chains, rules } = dump.unwrap();
+        for message in tables.into_iter().chain(chains).chain(rules) {
+            let _ = write!(text, "{:04x} ", message.kind);
+            for byte in message.payload {
+                let _ = write!(text, "{byte:02x}");
+            }
+            text.push('\n');
+        }
+        std::fs::write("test-fixtures/rules/nft-dump.hex", text).unwrap();
+    }
+
+    #[test]
+    fn a_dump_is_decoded() {
+        let views = decode(&recorded()).unwrap();
+        let tables = |family| views[&family].tables.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(tables(Family::V4), ["mangle", "nat"]);
+        assert_eq!(tables(Family::V6), ["mangle", "nat"]);
+        assert!(!views[&Family::V4].tables["mangle"].dormant);
+        assert!(views[&Family::V6].tables["mangle"].dormant);
+
+        let nat = &views[&Family::V4].tables["nat"];
+        let counts: Vec<_> = nat.chains.iter().map(|(name, chain)| (name.as_str(), chain.rules.len())).collect();
+        assert_eq!(counts, [("FOREIGN", 1), ("ISTIO_OUTPUT", 4), ("ISTIO_PRERT", 2), ("OUTPUT", 2), ("PREROUTING", 1)]);
+        let output = nat.chains["OUTPUT"].attached.clone();
+        assert_eq!(output, Some(Attachment { hook: 3, priority: -100, kind: "nat".into() }));
+        assert_eq!(nat.chains["ISTIO_OUTPUT"].attached, None);
+        let jumps = |chain: &str| -> Vec<_> { nat.rules(chain).iter().map(|r| (r.jump.as_deref(), r.plain)).collect() };
+        assert_eq!(jumps("OUTPUT"), [(Some("FOREIGN"), false), (Some("ISTIO_OUTPUT"), true)]);
+        assert_eq!(jumps("FOREIGN"), [(Some("ISTIO_OUTPUT"), false)]);
+        assert_eq!(jumps("ISTIO_PRERT"), [(None, false), (None, false)]);
+        let mangle = &views[&Family::V4].tables["mangle"];
+        assert_eq!(mangle.chains["OUTPUT"].attached.as_ref().unwrap().kind, "route");
+    }
+
+    #[test]
+    fn cut_or_changed_anywhere_it_is_refused_or_decoded_but_never_more() {
+        let whole = recorded();
+        let parts: [fn(&mut Dump) -> &mut Vec<RawMessage>; 3] =
+            [|dump| &mut dump.tables, |dump| &mut dump.chains, |dump| &mut dump.rules];
+        for part in parts {
+            let mut dump = Dump::default();
+            for message in part(&mut recorded()).drain(..) {
+                for end in 0..message.payload.len() {
+                    let payload = message.payload[..end].to_vec();
+                    *part(&mut dump) = vec![RawMessage { payload, ..message }];
+                    let _ = decode(&dump);
+                    for value in [0, 1, 0x7f, 0xff] {
+                        let mut payload = message.payload.clone();
+                        payload[end] = value;
+                        *part(&mut dump) = vec![RawMessage { payload, ..message }];
+                        let _ = decode(&dump);
+                    }
+                }
+            }
+        }
+        // A message that ends within its header or an attribute is refused.
+        for end in [0, 3, 5, 7, 9] {
+            let mut dump = Dump::default();
+            let payload = whole.rules[0].payload[..end].to_vec();
+            dump.rules.push(RawMessage { kind: NEWRULE, payload });
+            assert!(decode(&dump).is_err(), "cut to {end}");
+        }
+    }
+}

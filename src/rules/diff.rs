@@ -186,3 +186,145 @@ fn take_out(one: &Owned, have: &TableView, edit: &mut TableEdit<'_>, differences
         edit.drop.push(one.chain);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::ruleset::{BuiltIn, Chain, Place};
+    use crate::rules::view::{Attachment, ChainView};
+    use crate::sys::netlink::Family;
+
+    const OWNED: &[Owned] = &[
+        Owned { table: TableName::Nat, from: BuiltIn::Output, chain: "OURS" },
+        Owned { table: TableName::Nat, from: BuiltIn::Prerouting, chain: "OLD" },
+        Owned { table: TableName::Raw, from: BuiltIn::Output, chain: "OURS" },
+    ];
+
+    fn rule_set(place: Place) -> RuleSet {
+        let chain = Chain { name: "OURS", rules: vec![Rule::new([], Target::Accept), Rule::new([], Target::Return)] };
+        let hook = Hook { place, ..Hook::jump(BuiltIn::Output, "OURS") };
+        RuleSet {
+            family: Family::V4,
+            tables: vec![Table { name: TableName::Nat, chains: vec![chain], hooks: vec![hook] }],
+        }
+    }
+
+    /// A table as text: a word a chain, `NAME=` and its rules. `>X` is a jump to X, `?X` one with a condition, anything
+    /// else an opaque rule; a name in capitals that is built in is attached.
+    fn table(text: &str) -> TableView {
+        let mut table = TableView::default();
+        for word in text.split_whitespace() {
+            let (name, rules) = word.split_once('=').unwrap();
+            let attached = matches!(name, "OUTPUT" | "PREROUTING").then(|| attachment(-100));
+            let rules = rules.split(',').filter(|rule| !rule.is_empty()).map(rule).collect();
+            table.chains.insert(name.into(), ChainView { attached, rules });
+        }
+        table
+    }
+
+    fn attachment(priority: i32) -> Attachment {
+        Attachment { hook: 3, priority, kind: "nat".into() }
+    }
+
+    fn rule(text: &str) -> RuleView {
+        let jump = text.strip_prefix(['>', '?']).map(str::to_owned);
+        RuleView { jump, plain: text.starts_with('>'), body: text.into() }
+    }
+
+    fn view(nat: &str, raw: &str) -> View {
+        let mut view = View::default();
+        for (name, text) in [("nat", nat), ("raw", raw)] {
+            if !text.is_empty() {
+                view.tables.insert(name.into(), table(text));
+            }
+        }
+        view
+    }
+
+    fn expected(place: Place) -> Expected {
+        Expected::new(rule_set(place), view("OUTPUT=>OURS OURS=a,r", "")).unwrap()
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let check = |nat: &str, raw: &str, want: &str| {
+            let plan = expected(Place::Last).plan(OWNED, &view(nat, raw));
+            assert_eq!(plan.restore.replace('\n', "|"), want, "{nat} / {raw}");
+            assert_eq!(plan.is_empty(), want.is_empty(), "{nat} / {raw}");
+        };
+        const ALL: &str = "*nat|:OURS - [0:0]|-A OUTPUT -j OURS|-A OURS -j ACCEPT|-A OURS -j RETURN|COMMIT|";
+        const REFILL: &str = "*nat|:OURS - [0:0]|-A OURS -j ACCEPT|-A OURS -j RETURN|COMMIT|";
+        check("", "", ALL);
+        check("OUTPUT=x,y FOREIGN=z", "", ALL);
+        assert_eq!(crate::rules::render::restore(&rule_set(Place::Last)).replace('\n', "|"), ALL);
+        // Right, whatever others have.
+        check("OUTPUT=>OURS OURS=a,r", "", "");
+        check("OUTPUT=x,>OURS,y OURS=a,r OURS_TOO=z PREROUTING=>OURS_TOO", "OUTPUT=z", "");
+        // One thing wrong.
+        check("OUTPUT=>OURS OURS=a", "", REFILL);
+        check("OUTPUT=>OURS OURS=r,a", "", REFILL);
+        check("OUTPUT=>OURS OURS=a,r,x", "", REFILL);
+        check("OUTPUT= OURS=a,r", "", "*nat|-A OUTPUT -j OURS|COMMIT|");
+        check("OURS=a,r", "", "*nat|-A OUTPUT -j OURS|COMMIT|");
+        check("OUTPUT=?OURS OURS=a,r", "", "*nat|-A OUTPUT -j OURS|COMMIT|");
+        check("OUTPUT=>OURS,x,>OURS,>OURS OURS=a,r", "", "*nat|-D OUTPUT -j OURS|-D OUTPUT -j OURS|COMMIT|");
+        // What is ours and not wanted.
+        check("OUTPUT=>OURS OURS=a,r PREROUTING=>OLD OLD=x", "", "*nat|-D PREROUTING -j OLD|-F OLD|-X OLD|COMMIT|");
+        check("OUTPUT=>OURS OURS=a,r", "OUTPUT=>OURS OURS=", "*raw|-D OUTPUT -j OURS|-F OURS|-X OURS|COMMIT|");
+        check("OUTPUT=>OURS OURS=a,r OLD=x FOREIGN=>OLD", "", "*nat|-F OLD|COMMIT|");
+        check("OUTPUT=>OURS OURS=a,r OLD= FOREIGN=>OLD", "", "");
+    }
+
+    #[test]
+    fn what_must_be_first_is_put_first() {
+        let check = |nat: &str, want: &str| {
+            let plan = expected(Place::First).plan(OWNED, &view(nat, ""));
+            assert_eq!(plan.restore.replace('\n', "|"), want, "{nat}");
+        };
+        check("OUTPUT=>OURS,x OURS=a,r", "");
+        check("OUTPUT=x OURS=a,r", "*nat|-I OUTPUT 1 -j OURS|COMMIT|");
+        check("OUTPUT=x,>OURS OURS=a,r", "*nat|-D OUTPUT -j OURS|-I OUTPUT 1 -j OURS|COMMIT|");
+        check("OUTPUT=>OURS,x,>OURS OURS=a,r", "*nat|-D OUTPUT -j OURS|COMMIT|");
+    }
+
+    #[test]
+    fn a_table_that_sees_no_packets_is_a_difference() {
+        let mut asleep = view("OUTPUT=>OURS OURS=a,r", "");
+        asleep.tables.get_mut("nat").unwrap().dormant = true;
+        let plan = expected(Place::Last).plan(OWNED, &asleep);
+        assert_eq!((plan.restore.as_str(), plan.wake), ("", vec![TableName::Nat]));
+        assert_eq!(plan.differences, ["table nat is switched off"]);
+
+        for attached in [None, Some(attachment(0))] {
+            let mut detached = view("OUTPUT=>OURS OURS=a,r", "");
+            detached.tables.get_mut("nat").unwrap().chains.get_mut("OUTPUT").unwrap().attached = attached;
+            let plan = expected(Place::Last).plan(OWNED, &detached);
+            assert_eq!(plan.differences, ["built-in chain OUTPUT of table nat is not attached as it should be"]);
+        }
+        let mut attached = view("OUTPUT=>OURS OURS=a,r", "");
+        attached.tables.get_mut("nat").unwrap().chains.get_mut("OURS").unwrap().attached = Some(attachment(0));
+        assert_eq!(expected(Place::Last).plan(OWNED, &attached).differences, ["chain OURS of table nat differs"]);
+    }
+
+    #[test]
+    fn removal_takes_what_is_ours() {
+        let check = |nat: &str, raw: &str, want: &str| {
+            assert_eq!(removal(OWNED, &view(nat, raw)).restore.replace('\n', "|"), want, "{nat} / {raw}");
+        };
+        check("", "", "");
+        check("OUTPUT=x FOREIGN=y OURS_TOO=z", "OUTPUT=x OLD=y", "");
+        check("OUTPUT=x,>OURS,>OURS OURS=a", "", "*nat|-D OUTPUT -j OURS|-D OUTPUT -j OURS|-F OURS|-X OURS|COMMIT|");
+        check(
+            "OUTPUT=>OURS OURS=a OLD=b",
+            "OURS=",
+            "*nat|-D OUTPUT -j OURS|-F OURS|-F OLD|-X OURS|-X OLD|COMMIT|*raw|-F OURS|-X OURS|COMMIT|",
+        );
+    }
+
+    #[test]
+    fn a_view_that_does_not_show_what_was_loaded_is_no_reference() {
+        for nat in ["", "OUTPUT=>OURS OURS=a", "OUTPUT=>OURS", "OUTPUT= OURS=a,r", "OURS=a,r"] {
+            assert!(Expected::new(rule_set(Place::Last), view(nat, "")).is_err(), "{nat}");
+        }
+    }
+}

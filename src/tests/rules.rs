@@ -1,6 +1,7 @@
 //! Rules in real network namespaces, with both variants of iptables.
 
 mod apply;
+mod cost;
 mod damage;
 mod detect;
 mod escape;
