@@ -79,3 +79,87 @@ fn to_io(e: crate::error::Error) -> io::Error {
     };
     io::Error::new(kind, e.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::netns::Netns;
+    use crate::sys::unix::{Listener, SocketType};
+    use crate::sys::{fd, thread};
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// Both ends of a connection.
+    fn pair() -> (Connection, Connection) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = Listener::bind(&path, SocketType::Stream).unwrap();
+        let here = Connection::connect(&path, SocketType::Stream, LONG).unwrap();
+        (here, listener.accept(LONG).unwrap().unwrap())
+    }
+
+    #[test]
+    fn a_peer_that_trickles_does_not_move_the_deadline() {
+        let (here, there) = pair();
+        let start = clock::now();
+        let trickle = thread::spawn("trickle", move || {
+            while (&there).write_all(b"x").is_ok() {
+                clock::sleep(Duration::from_millis(10));
+            }
+        });
+        let mut stream = Exchange::new(&here, start + Duration::from_millis(200));
+        let mut bytes = 0;
+        let e = loop {
+            match stream.read(&mut [0; 64]) {
+                Ok(n) => bytes += n,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(e.kind(), ErrorKind::TimedOut);
+        assert!(bytes > 1 && clock::now() - start < LONG / 2, "{bytes} bytes");
+        drop(here);
+        trickle.unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_ends_the_write() {
+        let (here, _there) = pair();
+        let mut stream = Exchange::new(&here, clock::now() + Duration::from_millis(100));
+        assert_eq!(stream.write_all(&vec![0; 64 << 20]).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::TimedOut, "past the deadline");
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_told_from_one_that_is_slow() {
+        let (here, there) = pair();
+        drop(there);
+        let mut stream = Exchange::new(&here, clock::now() + LONG);
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+        assert_eq!(stream.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn descriptors_come_with_the_bytes_and_a_surplus_is_closed() {
+        let (here, there) = pair();
+        let netns = Netns::own().unwrap();
+        let big = vec![b'y'; 1 << 20];
+        let sent = big.clone();
+        let sender = thread::spawn("sender", move || {
+            Exchange::new(&there, clock::now() + LONG).write_all_with_fd(&sent, netns.as_fd()).unwrap();
+            for _ in 0..4 {
+                fd::send_with_fd(there.as_fd(), b"z", Some(netns.as_fd())).unwrap();
+            }
+        });
+        let mut stream = Exchange::new(&here, clock::now() + LONG);
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        sender.unwrap().join().unwrap();
+        assert_eq!(bytes, [big.as_slice(), b"zzzz"].concat());
+        let descriptors = stream.take_descriptors();
+        assert_eq!(descriptors.len(), MAX_DESCRIPTORS);
+        for descriptor in descriptors {
+            assert_eq!(Netns::from_fd(descriptor).unwrap().id(), Netns::own().unwrap().id());
+        }
+    }
+}
