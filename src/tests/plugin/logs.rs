@@ -128,3 +128,27 @@ fn writers_at_once_keep_their_lines_whole() {
     }
     assert!(counts.is_empty(), "{counts:?}");
 }
+
+#[test]
+fn writers_that_find_the_file_full_at_once_move_it_only_once() {
+    for round in 0..100 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.log");
+        // One more line is too much for this file, and just fits eight times into the next.
+        let full = "f".repeat(8 * 5 - 2);
+        std::fs::write(&path, format!("{full}\n")).unwrap();
+        let start = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    logfile::append(&path, b"line\n", 8 * 5, Mode(0o600)).unwrap();
+                });
+            }
+        });
+        let all = [&path, &dir.path().join("x.log.1")].map(|path| std::fs::read_to_string(path).unwrap_or_default());
+        let mut all: Vec<&str> = all.iter().flat_map(|text| text.lines()).collect();
+        all.sort_unstable();
+        assert_eq!(all, [&[full.as_str()][..], &["line"; 8]].concat(), "round {round}");
+    }
+}
