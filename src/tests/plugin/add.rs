@@ -1,6 +1,8 @@
 //! ADD: whom it asks, what it takes for an answer, and how long it waits.
 
 use super::{Agent, Node, Play, done};
+use crate::support::FERRULE;
+use crate::support::program::finish;
 use ferrule::http::server::Response;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -142,4 +144,24 @@ fn a_namespace_that_cannot_be_had_is_named() {
         assert!(message.contains("CNI_NETNS") && message.contains(path), "{message}");
     }
     assert!(agent.seen().is_empty());
+}
+
+#[test]
+fn a_run_with_nothing_to_do_touches_nothing() {
+    let node = Node::new();
+    let trace = node.run_dir().join("trace");
+    let call = node.call("ADD", "1.0.0").env("CNI_ARGS", "K8S_POD_NAME=web;K8S_POD_NAMESPACE=kube-system");
+    let mut command = std::process::Command::new("strace");
+    command.args(["-f", "-o", trace.to_str().unwrap(), FERRULE]).env_clear().envs(call.variables);
+    finish(&mut command, &call.stdin);
+    let trace = std::fs::read_to_string(&trace).unwrap();
+    // From its own input on: what comes before is the loader and Rust's own start.
+    let (_, ours) = trace.split_once(" read(0, ").expect("it reads its standard input");
+    let calls: Vec<&str> =
+        ours.lines().skip(1).filter_map(|line| Some(line.split_once(' ')?.1.split_once('(')?.0)).collect();
+    assert!(calls.contains(&"write"), "{trace}");
+    for call in calls {
+        let known = ["read", "write", "brk", "mmap", "munmap", "mremap", "sigaltstack", "exit_group"];
+        assert!(known.contains(&call.trim()), "{call}: {ours}");
+    }
 }
