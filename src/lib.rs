@@ -10,6 +10,7 @@ pub mod http;
 pub mod install;
 pub mod kube;
 pub mod logging;
+pub mod metrics;
 pub mod pod;
 pub mod rules;
 pub mod sys;
