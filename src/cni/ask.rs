@@ -100,16 +100,27 @@ pub(super) fn cause(e: &Error) -> String {
     }
 }
 
-/// The first line of an answer, for a message.
-pub(super) fn first_line(response: &Response) -> String {
+/// What an answer says, for a message: our agent's own words, else its first line.
+pub(super) fn words(response: &Response) -> String {
     const LONGEST: usize = 200;
-    let text = String::from_utf8_lossy(&response.body);
+    let text = failure(response).map_or_else(|| String::from_utf8_lossy(&response.body).into(), |f| f.message);
     text.lines().next().unwrap_or_default().trim().chars().take(LONGEST).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_are_one_short_line() {
+        let check = |body: &str, expected: &str| {
+            assert_eq!(words(&Response { status: 503, body: body.as_bytes().to_vec() }), expected, "{body}");
+        };
+        check("", "");
+        check(" starting \nmore", "starting");
+        check(r#"{"code":11,"message":"starting: pods\nmore"}"#, "starting: pods");
+        check(&"x".repeat(1000), &"x".repeat(200));
+    }
 
     #[test]
     fn answers_to_an_add_have_one_meaning() {

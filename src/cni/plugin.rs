@@ -309,9 +309,9 @@ impl Call<'_> {
                         return Ok(());
                     }
                     Reply::Refused(failure) => return Err(failure),
-                    Reply::Starting => (Undecided::Starting(ask::first_line(&response)), STARTING_PATIENCE),
+                    Reply::Starting => (Undecided::Starting(ask::words(&response)), STARTING_PATIENCE),
                     Reply::Foreign => {
-                        let words = ask::first_line(&response);
+                        let words = ask::words(&response);
                         (Undecided::Foreign { status: response.status, words }, Duration::ZERO)
                     }
                 },
@@ -359,7 +359,7 @@ impl Call<'_> {
         match self.tell("/gc", &event, CHECK_TIME) {
             Ok(response) if response.status == 200 => {}
             Ok(response) => {
-                warn!(target: log::SCOPE, status = response.status; "GC: the agent did not take the list: {}", ask::first_line(&response));
+                warn!(target: log::SCOPE, status = response.status; "GC: the agent did not take the list: {}", ask::words(&response));
             }
             Err(e) => warn!(target: log::SCOPE, "GC without the agent, which finds by itself what is gone: {e}"),
         }
@@ -377,7 +377,7 @@ impl Call<'_> {
                 details: String::from_utf8_lossy(&response.body).trim().to_owned(),
                 ..Failure::new(
                     code::NOT_AVAILABLE,
-                    format_args!("node agent not ready ({}); pods cannot join the mesh", ask::first_line(&response)),
+                    format_args!("node agent not ready ({}); pods cannot join the mesh", ask::words(&response)),
                 )
             }),
             Err(e) => Err(Failure::new(code::NOT_AVAILABLE, fallback::not_ready(&socket, &ask::cause(&e)))),
