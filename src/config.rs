@@ -11,13 +11,14 @@ mod value;
 use crate::agent::{self, PodSource};
 use crate::error::{Error, Kind, Result};
 use crate::install;
+use crate::kube;
 use crate::logging;
 use crate::pod::decision::Policy;
 use crate::pod::overrides::Overrides;
 use crate::pod::selector::EnablementSelectors;
 use crate::rules;
 use crate::sys::file::HostRoot;
-use option::{Flags, Variables};
+use option::{Flags, Remark, Variables};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -59,17 +60,18 @@ pub struct Config {
     api_host: String,
     api_port: String,
     api_protocol: String,
+    kubeconfig: String,
+    proxies: kube::config::Proxies,
     pod_namespace: String,
     system_namespace: String,
     logging: logging::Options,
 }
 
 impl Config {
-    /// Reads every option: flag before variable before default. What deserves a warning comes along, for when the log
-    /// is there.
-    pub fn read(flags: &Flags, variables: &Variables) -> Result<(Self, Vec<String>)> {
+    /// Reads every option: flag before variable before default.
+    pub fn read(flags: &Flags, variables: &Variables) -> Result<(Self, Vec<Remark>)> {
         let mut config = Config::blank();
-        let mut warnings = option::fill(table::TABLE, flags, variables, &mut config)?;
+        let mut remarks = option::fill(table::TABLE, flags, variables, &mut config)?;
         if config.owned && !(config.chained && config.ambient_enabled) {
             return Err(Error::of(
                 Kind::Usage,
@@ -78,9 +80,9 @@ impl Config {
             ));
         }
         if config.native_nftables {
-            warnings.push("--native-nftables is not supported yet: iptables is used".to_owned());
+            remarks.push((log::Level::Warn, "--native-nftables is not supported yet: iptables is used".to_owned()));
         }
-        Ok((config, warnings))
+        Ok((config, remarks))
     }
 
     /// Before anything is read: only fields whose option has no default keep these values.
@@ -120,6 +122,8 @@ impl Config {
             api_host: String::new(),
             api_port: String::new(),
             api_protocol: String::new(),
+            kubeconfig: String::new(),
+            proxies: kube::config::Proxies::default(),
             pod_namespace: String::new(),
             system_namespace: String::new(),
             logging: logging::Options::default(),
@@ -181,6 +185,26 @@ impl Config {
             reconcile_on_startup: self.reconcile_on_startup,
             disable_safe_upgrade: self.disable_safe_upgrade,
         }
+    }
+
+    /// The API server's client: in a pod of the cluster, else by a kubeconfig.
+    pub fn kube(&self) -> Result<kube::config::Options> {
+        let source = if !self.api_host.is_empty() {
+            kube::config::Source::InCluster {
+                host: self.api_host.clone(),
+                port: self.api_port.clone(),
+                protocol: self.api_protocol.clone(),
+                service_account_dir: self.service_account_dir.clone(),
+            }
+        } else if !self.kubeconfig.is_empty() {
+            kube::config::Source::Kubeconfig(self.kubeconfig.clone())
+        } else {
+            return Err(Error::of(
+                Kind::Usage,
+                "--pod-source=kubernetes needs an API server: KUBERNETES_SERVICE_HOST (set in a pod) or KUBECONFIG",
+            ));
+        };
+        Ok(kube::config::Options { source, proxies: self.proxies.clone() })
     }
 
     /// The installer.
@@ -254,7 +278,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn read(flags: &[(&'static str, &str)], variables: &[(&str, &str)]) -> Result<(Config, Vec<String>)> {
+    fn read(flags: &[(&'static str, &str)], variables: &[(&str, &str)]) -> Result<(Config, Vec<Remark>)> {
         let flags = flags.iter().map(|(k, v)| (*k, (*v).to_owned())).collect();
         let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         Config::read(&flags, &variables)
@@ -271,8 +295,8 @@ mod tests {
 
     #[test]
     fn defaults() {
-        let (config, warnings) = read(&[], &[]).unwrap();
-        assert_eq!(warnings, Vec::<String>::new());
+        let (config, remarks) = read(&[], &[]).unwrap();
+        assert_eq!(remarks, []);
         let agent = config.agent();
         assert_eq!(agent.source, PodSource::Kubernetes);
         assert_eq!(agent.run_dir, Path::new("/var/run/istio-cni"));
@@ -331,9 +355,13 @@ mod tests {
             ("SYSTEM_NAMESPACE", "control"),
             ("KUBERNETES_SERVICE_HOST", "10.0.0.1"),
             ("KUBERNETES_SERVICE_PORT", "443"),
+            ("KUBECONFIG", "/a:/b"),
+            ("HTTPS_PROXY", "proxy:1"),
+            ("https_proxy", "proxy:2"),
+            ("no_proxy", "10.0.0.0/8"),
         ];
-        let (config, warnings) = read(&flags, &variables).unwrap();
-        assert_eq!(warnings, Vec::<String>::new());
+        let (config, remarks) = read(&flags, &variables).unwrap();
+        assert_eq!(remarks, []);
         let agent = config.agent();
         assert!(agent.policy.ambient_enabled && !agent.policy.selectors.is_empty());
         assert_eq!(agent.policy.exclude_namespaces, ["kube-system", "other"]);
@@ -365,6 +393,9 @@ mod tests {
         assert_eq!((kubeconfig.port.as_str(), kubeconfig.mode), ("443", 0o640));
         assert_eq!(kubeconfig.ca_file.as_deref(), Some(Path::new("/ca")));
         assert!(kubeconfig.skip_tls_verify && kubeconfig.service_account_dir == Path::new("/sa"));
+        let kube = config.kube().unwrap();
+        assert!(matches!(kube.source, kube::config::Source::InCluster { host, .. } if host == "10.0.0.1"));
+        assert_eq!((kube.proxies.https.as_str(), kube.proxies.none.as_str()), ("proxy:1", "10.0.0.0/8"));
         let logging = config.logging();
         assert!(logging.json && logging.levels.default == log::LevelFilter::Warn);
         // Per-pod settings win both ways.
@@ -375,18 +406,32 @@ mod tests {
     }
 
     #[test]
+    fn an_api_server_is_needed_or_a_kubeconfig() {
+        let kube = |variables: &[(&str, &str)]| read(&[], variables).unwrap().0.kube();
+        assert_eq!(kube(&[]).unwrap_err().kind(), Kind::Usage);
+        let outside = kube(&[("KUBECONFIG", "/a:/b")]).unwrap().source;
+        assert_eq!(outside, kube::config::Source::Kubeconfig("/a:/b".to_owned()));
+    }
+
+    #[test]
     fn precedence() {
-        let port = |flags: &[(&'static str, &str)], variables: &[(&str, &str)]| {
-            read(flags, variables).map(|(config, warnings)| (config.agent().verify_interval.as_secs(), warnings.len()))
+        let interval = |flags: &[(&'static str, &str)], variables: &[(&str, &str)]| {
+            read(flags, variables).map(|(config, remarks)| (config.agent().verify_interval.as_secs(), remarks.len()))
         };
         let (flag, variable) = (("verify-interval", "1s"), ("VERIFY_INTERVAL", "2s"));
-        assert_eq!(port(&[flag], &[variable]).unwrap(), (1, 0));
-        assert_eq!(port(&[], &[variable]).unwrap(), (2, 0));
-        assert_eq!(port(&[], &[("VERIFY_INTERVAL", "")]).unwrap(), (30, 0));
-        assert_eq!(port(&[], &[("VERIFY_INTERVAL", "tcp://10.0.0.1:80")]).unwrap(), (30, 1));
-        assert_eq!(port(&[flag], &[("VERIFY_INTERVAL", "nonsense")]).unwrap(), (1, 0));
-        assert!(port(&[("verify-interval", "tcp://10.0.0.1:80")], &[]).is_err());
-        assert!(port(&[("verify-interval", "")], &[]).is_err());
+        assert_eq!(interval(&[flag], &[variable]).unwrap(), (1, 0));
+        assert_eq!(interval(&[], &[variable]).unwrap(), (2, 0));
+        assert_eq!(interval(&[], &[("VERIFY_INTERVAL", "")]).unwrap(), (30, 0));
+        assert_eq!(interval(&[], &[("VERIFY_INTERVAL", "tcp://10.0.0.1:80")]).unwrap(), (30, 1));
+        assert_eq!(interval(&[flag], &[("VERIFY_INTERVAL", "nonsense")]).unwrap(), (1, 0));
+        assert!(interval(&[("verify-interval", "tcp://10.0.0.1:80")], &[]).is_err());
+        assert!(interval(&[("verify-interval", "")], &[]).is_err());
+    }
+
+    #[test]
+    fn what_has_no_effect_is_remarked() {
+        let text = "option --vklog is accepted for compatibility and has no effect".to_owned();
+        assert_eq!(read(&[("vklog", "9")], &[]).unwrap().1, [(log::Level::Debug, text)]);
     }
 
     #[test]

@@ -49,10 +49,10 @@ fn plugin() -> ExitCode {
 fn agent(args: &[OsString]) -> Result<()> {
     match agent::parse(args, &variables())? {
         agent::Request::Help(text) => print(&text),
-        agent::Request::Run(config, warnings) => {
+        agent::Request::Run(config, remarks) => {
             logging::start(config.logging())?;
-            for warning in warnings {
-                log::warn!(target: "default", "{warning}");
+            for (level, text) in remarks {
+                log::log!(target: "default", level, "{text}");
             }
             ferrule::agent::run(config.agent())
         }

@@ -2,7 +2,7 @@
 
 use super::{scan, usage};
 use crate::config::Config;
-use crate::config::option::{Spec, Variables};
+use crate::config::option::{Remark, Spec, Variables};
 use crate::config::table;
 use crate::error::{Error, Kind, Result};
 use std::ffi::OsString;
@@ -15,8 +15,8 @@ const ABOUT: &str = "The node agent: puts the CNI plugin on the node and keeps i
 pub enum Request {
     /// The usage text.
     Help(String),
-    /// To run; with what deserves a warning once there is a log.
-    Run(Box<Config>, Vec<String>),
+    /// To run; with what is to be said once there is a log.
+    Run(Box<Config>, Vec<Remark>),
 }
 
 /// Parses the arguments that follow the command.
@@ -32,6 +32,6 @@ pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
             format_args!("unexpected argument {operand:?}; agent --help lists the options"),
         ));
     }
-    let (config, warnings) = Config::read(&arguments.flags, variables)?;
-    Ok(Request::Run(Box::new(config), warnings))
+    let (config, remarks) = Config::read(&arguments.flags, variables)?;
+    Ok(Request::Run(Box::new(config), remarks))
 }

@@ -111,9 +111,10 @@ pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
     if arguments.help {
         return Ok(Request::Help(usage("rules [OPTION…] (POD_FILE | --host)", ABOUT, &specs)));
     }
-    let (config, mut warnings) = Config::read(&arguments.flags, variables)?;
+    let (config, mut remarks) = Config::read(&arguments.flags, variables)?;
     let mut own = Own::default();
-    warnings.extend(fill(OWN, &arguments.flags, variables, &mut own)?);
+    remarks.extend(fill(OWN, &arguments.flags, variables, &mut own)?);
+    let warnings = remarks.into_iter().filter(|(level, _)| *level <= log::Level::Warn).map(|(_, text)| text).collect();
     let subject = match (own.host, arguments.operands.as_slice()) {
         (true, []) => Subject::Host,
         (false, [file]) => Subject::PodFile(file.into()),

@@ -110,41 +110,35 @@ pub struct Row<T> {
     pub set: fn(&mut T, &str) -> Result<(), Expected>,
 }
 
+/// Something to be said once there is a log.
+pub type Remark = (log::Level, String);
+
 /// Fills `target` row by row: flag before variable before default. A variable that is empty counts as not set; one
-/// of the form `tcp://…` is what Kubernetes injects for a Service of that name and is ignored with a warning, which
-/// is returned.
-pub fn fill<T>(table: &[Row<T>], flags: &Flags, variables: &Variables, target: &mut T) -> Result<Vec<String>> {
-    let mut warnings = Vec::new();
+/// of the form `tcp://…` is what Kubernetes injects for a Service of that name and is ignored with a warning.
+pub fn fill<T>(table: &[Row<T>], flags: &Flags, variables: &Variables, target: &mut T) -> Result<Vec<Remark>> {
+    let mut remarks = Vec::new();
     for row in table {
-        let mut set = |origin: &str, value: &str| {
-            (row.set)(target, value).map_err(|expected| bad_value(origin, value, &expected))
-        };
+        let flag = row.spec.name.flag().and_then(|flag| flags.get_key_value(flag));
         let variable = row.spec.name.variable().and_then(|name| variables.get(&name).map(|value| (name, value)));
-        if let Some((flag, value)) = row.spec.name.flag().and_then(|flag| flags.get_key_value(flag)) {
-            set(&format!("option --{flag}"), value)?;
-        } else if let Some((name, value)) = variable.filter(|(_, value)| !value.is_empty()) {
-            if value.starts_with("tcp://") {
-                warnings.push(format!(
-                    "environment variable {name}={value} is ignored: Kubernetes sets it for a Service of that name"
-                ));
-                apply_default(row, target)?;
-            } else {
-                set(&format!("environment variable {name}"), value)?;
+        let (origin, value) = match (flag, variable) {
+            (Some((flag, value)), _) => (format!("option --{flag}"), value.as_str()),
+            (None, Some((name, value))) if value.starts_with("tcp://") => {
+                let why = "Kubernetes sets it for a Service of that name";
+                remarks.push((log::Level::Warn, format!("environment variable {name}={value} is ignored: {why}")));
+                ("default".to_owned(), row.spec.default)
             }
-        } else {
-            apply_default(row, target)?;
+            (None, Some((name, value))) if !value.is_empty() => {
+                (format!("environment variable {name}"), value.as_str())
+            }
+            _ if row.spec.default.is_empty() => continue,
+            _ => ("default".to_owned(), row.spec.default),
+        };
+        (row.set)(target, value).map_err(|expected| {
+            Error::of(Kind::Usage, format_args!("{origin}: {value:?} is not allowed; expected {expected}"))
+        })?;
+        if row.spec.section == Section::Ignored && origin != "default" {
+            remarks.push((log::Level::Debug, format!("{origin} is accepted for compatibility and has no effect")));
         }
     }
-    Ok(warnings)
-}
-
-fn apply_default<T>(row: &Row<T>, target: &mut T) -> Result<()> {
-    match row.spec.default {
-        "" => Ok(()),
-        value => (row.set)(target, value).map_err(|expected| bad_value("default", value, &expected)),
-    }
-}
-
-fn bad_value(origin: &str, value: &str, expected: &str) -> Error {
-    Error::of(Kind::Usage, format_args!("{origin}: {value:?} is not allowed; expected {expected}"))
+    Ok(remarks)
 }

@@ -338,8 +338,31 @@ pub const TABLE: &[Row<Config>] = &[
         "",
         Section::Environment,
         "How to reach the API server from outside the cluster.",
-        |_, _| Ok(()),
+        |c, v| put(&mut c.kubeconfig, Ok(v.to_owned())),
     ),
+    variable("https_proxy", "URL", "", Section::Environment, "Proxy to an https API server.", |c, v| {
+        put(&mut c.proxies.https, Ok(v.to_owned()))
+    }),
+    variable("HTTPS_PROXY", "URL", "", Section::Environment, "The same; wins.", |c, v| {
+        put(&mut c.proxies.https, Ok(v.to_owned()))
+    }),
+    variable("http_proxy", "URL", "", Section::Environment, "Proxy to an http API server.", |c, v| {
+        put(&mut c.proxies.http, Ok(v.to_owned()))
+    }),
+    variable("HTTP_PROXY", "URL", "", Section::Environment, "The same; wins.", |c, v| {
+        put(&mut c.proxies.http, Ok(v.to_owned()))
+    }),
+    variable(
+        "no_proxy",
+        "LIST",
+        "",
+        Section::Environment,
+        "Hosts, domains and networks reached without proxy, separated by commas.",
+        |c, v| put(&mut c.proxies.none, Ok(v.to_owned())),
+    ),
+    variable("NO_PROXY", "LIST", "", Section::Environment, "The same; wins.", |c, v| {
+        put(&mut c.proxies.none, Ok(v.to_owned()))
+    }),
     variable("KUBERNETES_NODE_NAME", "NAME", "", Section::Environment, "Name of this node.", |_, _| Ok(())),
     variable(
         "NODE_NAME",

@@ -142,12 +142,11 @@ fn five_thousand_processes_cost_a_fraction_of_a_second() {
     let tree = Tree::new();
     let netns = pod_netns("10.9.0.7");
     let host = Netns::own().unwrap();
-    for pid in 1..=5000 {
-        if pid % 5 == 0 {
-            tree.process(pid, 5000 - u64::from(pid), UID, &netns);
-        } else {
-            tree.process(pid, 1, OTHER, &host);
-        }
+    tree.process(1, 5000, UID, &netns);
+    tree.process(2, 1, OTHER, &host);
+    let proc = tree.0.path().join("proc");
+    for pid in 3..=5000 {
+        symlink(if pid % 5 == 0 { "1" } else { "2" }, proc.join(pid.to_string())).unwrap();
     }
     // The best of three: the machine may be busy with other things.
     let took = (0..3).map(|_| {
