@@ -1,10 +1,12 @@
 //! Where rules meet the kernel: [`inpod`] is the front door for pods.
 
+mod attributes;
 mod detect;
 pub mod inpod;
 mod legacy;
 mod look;
 mod nft;
+pub mod probe_set;
 pub mod procfs;
 mod visit;
 pub mod xtables;

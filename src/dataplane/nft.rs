@@ -2,6 +2,7 @@
 //!
 //! Pure but for [`dump`] and [`wake`]. Formats: `linux/netfilter/nf_tables.h`; numbers in attributes are big endian.
 
+use super::attributes::{ATTRIBUTE_HEADER, Attributes, HEADER_SIZE, family_number, header, put};
 use crate::error::{Context, Result};
 use crate::invalid;
 use crate::rules::view::{Attachment, RuleView, TableView, View};
@@ -180,80 +181,6 @@ fn jump(immediate: &[u8]) -> Result<Option<(i32, String)>> {
         return Ok(None);
     }
     Ok(Some((code, verdict.text(VERDICT_CHAIN)?)))
-}
-
-fn family_number(family: Family) -> u8 {
-    match family {
-        Family::V4 => libc::NFPROTO_IPV4 as u8,
-        Family::V6 => libc::NFPROTO_IPV6 as u8,
-    }
-}
-
-/// Size of `struct nfgenmsg`: family, version, resource id.
-const HEADER_SIZE: usize = 4;
-
-fn header(family: u8) -> [u8; HEADER_SIZE] {
-    [family, 0, 0, 0]
-}
-
-/// Length and type of an attribute.
-const ATTRIBUTE_HEADER: usize = 4;
-
-/// Appends an attribute, padded to a multiple of four.
-fn put(buf: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let length = u16::try_from(ATTRIBUTE_HEADER + value.len()).unwrap_or(u16::MAX);
-    buf.extend_from_slice(&length.to_ne_bytes());
-    buf.extend_from_slice(&kind.to_ne_bytes());
-    buf.extend_from_slice(value);
-    buf.resize(buf.len().next_multiple_of(4), 0);
-}
-
-/// Attributes of one level, in order.
-struct Attributes<'a>(Vec<(u16, &'a [u8])>);
-
-impl<'a> Attributes<'a> {
-    fn parse(mut bytes: &'a [u8]) -> Result<Self> {
-        /// The two high bits of a type are flags (nested, byte order).
-        const TYPE_MASK: u16 = 0x3fff;
-        let mut all = Vec::new();
-        while let Some((head, rest)) = bytes.split_first_chunk::<ATTRIBUTE_HEADER>() {
-            let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
-            let kind = u16::from_ne_bytes([head[2], head[3]]) & TYPE_MASK;
-            let value = length.checked_sub(ATTRIBUTE_HEADER).and_then(|n| rest.get(..n));
-            let value = value.ok_or_else(|| invalid!("netlink attribute {kind} of {length} bytes does not fit"))?;
-            all.push((kind, value));
-            bytes = rest.get(value.len().next_multiple_of(4)..).unwrap_or_default();
-        }
-        if !bytes.is_empty() {
-            return Err(invalid!("{} stray bytes after netlink attributes", bytes.len()));
-        }
-        Ok(Attributes(all))
-    }
-
-    fn all(&self, kind: u16) -> impl Iterator<Item = &'a [u8]> + '_ {
-        self.0.iter().filter(move |(other, _)| *other == kind).map(|(_, value)| *value)
-    }
-
-    fn get(&self, kind: u16) -> Option<&'a [u8]> {
-        self.all(kind).next()
-    }
-
-    /// Attributes inside an attribute; none when it is not there.
-    fn nested(&self, kind: u16) -> Result<Self> {
-        Attributes::parse(self.get(kind).unwrap_or_default())
-    }
-
-    fn number(&self, kind: u16) -> Result<Option<u32>> {
-        let Some(value) = self.get(kind) else { return Ok(None) };
-        let bytes = value.try_into().map_err(|_| invalid!("netlink attribute {kind}: no 32-bit number: {value:?}"))?;
-        Ok(Some(u32::from_be_bytes(bytes)))
-    }
-
-    fn text(&self, kind: u16) -> Result<String> {
-        let value = self.get(kind).ok_or_else(|| invalid!("netlink attribute {kind} is missing"))?;
-        let value = value.strip_suffix(b"\0").unwrap_or(value);
-        String::from_utf8(value.to_vec()).map_err(|_| invalid!("netlink attribute {kind}: not text: {value:?}"))
-    }
 }
 
 #[cfg(test)]

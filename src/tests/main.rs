@@ -8,6 +8,7 @@ mod front;
 mod install;
 mod kube;
 mod plugin;
+mod probe_set;
 mod procfs;
 mod rules;
 mod standin;

@@ -1,0 +1,88 @@
+//! Messages of `NETLINK_NETFILTER`: the header of its subsystems and the attributes behind it, built and taken apart.
+//!
+//! Formats: `linux/netfilter/nfnetlink.h`, `linux/netlink.h`; numbers in attributes are big endian.
+
+use crate::error::Result;
+use crate::invalid;
+use crate::sys::netlink::Family;
+
+/// Size of `struct nfgenmsg`: family, version, resource id.
+pub const HEADER_SIZE: usize = 4;
+
+/// `struct nfgenmsg` of a family number.
+pub fn header(family: u8) -> [u8; HEADER_SIZE] {
+    [family, 0, 0, 0]
+}
+
+/// The number the subsystems give a family (`NFPROTO_…`).
+pub fn family_number(family: Family) -> u8 {
+    match family {
+        Family::V4 => libc::NFPROTO_IPV4 as u8,
+        Family::V6 => libc::NFPROTO_IPV6 as u8,
+    }
+}
+
+/// Length and type of an attribute.
+pub const ATTRIBUTE_HEADER: usize = 4;
+
+/// Appends an attribute, padded to a multiple of four.
+pub fn put(buf: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(ATTRIBUTE_HEADER + value.len()).unwrap_or(u16::MAX);
+    buf.extend_from_slice(&length.to_ne_bytes());
+    buf.extend_from_slice(&kind.to_ne_bytes());
+    buf.extend_from_slice(value);
+    buf.resize(buf.len().next_multiple_of(4), 0);
+}
+
+/// Attributes of one level, in order.
+pub struct Attributes<'a>(Vec<(u16, &'a [u8])>);
+
+impl<'a> Attributes<'a> {
+    /// Takes one level apart.
+    pub fn parse(mut bytes: &'a [u8]) -> Result<Self> {
+        /// The two high bits of a type are flags (nested, byte order).
+        const TYPE_MASK: u16 = 0x3fff;
+        let mut all = Vec::new();
+        while let Some((head, rest)) = bytes.split_first_chunk::<ATTRIBUTE_HEADER>() {
+            let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+            let kind = u16::from_ne_bytes([head[2], head[3]]) & TYPE_MASK;
+            let value = length.checked_sub(ATTRIBUTE_HEADER).and_then(|n| rest.get(..n));
+            let value = value.ok_or_else(|| invalid!("netlink attribute {kind} of {length} bytes does not fit"))?;
+            all.push((kind, value));
+            bytes = rest.get(value.len().next_multiple_of(4)..).unwrap_or_default();
+        }
+        if !bytes.is_empty() {
+            return Err(invalid!("{} stray bytes after netlink attributes", bytes.len()));
+        }
+        Ok(Attributes(all))
+    }
+
+    /// Every attribute of a type.
+    pub fn all(&self, kind: u16) -> impl Iterator<Item = &'a [u8]> + '_ {
+        self.0.iter().filter(move |(other, _)| *other == kind).map(|(_, value)| *value)
+    }
+
+    /// The first attribute of a type.
+    pub fn get(&self, kind: u16) -> Option<&'a [u8]> {
+        self.all(kind).next()
+    }
+
+    /// Attributes inside an attribute; none when it is not there.
+    pub fn nested(&self, kind: u16) -> Result<Self> {
+        Attributes::parse(self.get(kind).unwrap_or_default())
+    }
+
+    /// A 32-bit number.
+    pub fn number(&self, kind: u16) -> Result<Option<u32>> {
+        let Some(value) = self.get(kind) else { return Ok(None) };
+        let bytes = value.try_into().map_err(|_| invalid!("netlink attribute {kind}: no 32-bit number: {value:?}"))?;
+        Ok(Some(u32::from_be_bytes(bytes)))
+    }
+
+    /// A text that must be there.
+    pub fn text(&self, kind: u16) -> Result<String> {
+        let value = self.get(kind).ok_or_else(|| invalid!("netlink attribute {kind} is missing"))?;
+        let value = value.strip_suffix(b"\0").unwrap_or(value);
+        String::from_utf8(value.to_vec()).map_err(|_| invalid!("netlink attribute {kind}: not text: {value:?}"))
+    }
+}
