@@ -1,14 +1,20 @@
 //! The installer on temporary host roots.
 
+mod crash;
+mod faults;
+
 use crate::support::eventually;
+use base64::prelude::{BASE64_STANDARD, Engine};
 use ferrule::install::entry::Entry;
-use ferrule::install::{Keeper, Mode, Notice, Options, Run, uninstall};
+use ferrule::install::{Keeper, Mode, Notice, Options, Run, kubeconfig, uninstall};
 use ferrule::sys::file::HostRoot;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A primary's list as many write it.
 const BRIDGE: &str = r#"{
@@ -30,12 +36,15 @@ const BRIDGE: &str = r#"{
 
 /// A node: a host root with the directories a kubelet makes, and an executable to install.
 struct Node {
-    root: tempfile::TempDir,
+    root: PathBuf,
+    /// Removes the root in the end; `None` when it is another process's.
+    _guard: Option<tempfile::TempDir>,
 }
 
 impl Node {
     fn new() -> Self {
-        let node = Node { root: tempfile::tempdir().unwrap() };
+        let guard = tempfile::tempdir().unwrap();
+        let node = Node { root: guard.path().to_path_buf(), _guard: Some(guard) };
         for dir in ["etc/cni/net.d", "opt/cni/bin", "var/lib", "run"] {
             fs::create_dir_all(node.path(dir)).unwrap();
         }
@@ -43,8 +52,13 @@ impl Node {
         node
     }
 
+    /// A node that is there already.
+    fn at(root: &Path) -> Self {
+        Node { root: root.to_path_buf(), _guard: None }
+    }
+
     fn path(&self, path: &str) -> PathBuf {
-        self.root.path().join(path)
+        self.root.join(path)
     }
 
     fn net(&self, name: &str) -> PathBuf {
@@ -69,24 +83,14 @@ impl Node {
 
     fn options(&self) -> Options {
         Options {
-            host_root: HostRoot::new(self.root.path()),
+            host_root: HostRoot::new(&self.root),
             net_dir: self.net(""),
             bin_dir: self.path("opt/cni/bin"),
             run_dir: self.path("run/istio-cni"),
             mode: Mode::Chained,
             conf_name: None,
             conf_group_read: false,
-            entry: Entry {
-                log_level: "info".to_owned(),
-                agent_run_dir: "/var/run/istio-cni".to_owned(),
-                ambient_enabled: true,
-                enablement_selectors: serde_json::json!([]),
-                exclude_namespaces: vec!["kube-system".to_owned()],
-                pod_namespace: "istio-system".to_owned(),
-                native_nftables: false,
-                detection_retry: false,
-                status_gate: false,
-            },
+            entry: fixture_entry(),
             kubeconfig: None,
             executable: self.path("ferrule"),
         }
@@ -138,9 +142,32 @@ fn ours(conflist: &str) -> usize {
     plugins.iter().filter(|plugin| plugin["type"] == "istio-cni").count()
 }
 
+/// Mode, user and group.
+fn access(path: &Path) -> (u32, u32, u32) {
+    let metadata = fs::metadata(path).unwrap();
+    (metadata.mode() & 0o7777, metadata.uid(), metadata.gid())
+}
+
 fn identity(path: &Path) -> (u64, i64, i64) {
     let metadata = fs::metadata(path).unwrap();
     (metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
+}
+
+/// The entry that the fixtures were made with.
+fn fixture_entry() -> Entry {
+    Entry {
+        log_level: "info".to_owned(),
+        agent_run_dir: "/var/run/istio-cni".to_owned(),
+        ambient_enabled: true,
+        enablement_selectors: serde_json::json!([
+            {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}
+        ]),
+        exclude_namespaces: vec!["kube-system".to_owned()],
+        pod_namespace: "istio-system".to_owned(),
+        native_nftables: false,
+        detection_retry: false,
+        status_gate: false,
+    }
 }
 
 #[test]
@@ -192,4 +219,210 @@ fn waits_for_a_primary() {
     node.write("10-podnet.conflist", BRIDGE);
     kept.ready();
     assert_eq!(ours(&node.read("10-podnet.conflist")), 1);
+}
+
+#[test]
+fn every_primary_in_out_again_and_back() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("test-fixtures/install");
+    for case in fs::read_dir(fixtures).unwrap() {
+        let case = case.unwrap().path();
+        let node = Node::new();
+        let read = |dir: &Path| {
+            let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+            let mut files: Vec<_> = files.map(|file| (file.file_name(), fs::read(file.path()).unwrap())).collect();
+            files.sort();
+            files
+        };
+        for (name, content) in read(&case.join("in")) {
+            let path = node.net("").join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+            chown(&path, Some(12), Some(34)).unwrap();
+        }
+        Kept::start(node.options()).ready();
+        assert_eq!(read(&node.net("")), read(&case.join("out")), "{}", case.display());
+        let state = || -> Vec<_> {
+            node.names().iter().map(|name| (name.clone(), identity(&node.net(name)), access(&node.net(name)))).collect()
+        };
+        let before = state();
+        assert!(before.iter().all(|(_, _, access)| *access == (0o640, 12, 34)), "{before:?}");
+        Kept::start(node.options()).ready();
+        assert_eq!(state(), before, "{}: not even rewritten", case.display());
+        let removal = uninstall(&node.options(), Run::Real);
+        assert!(removal.failures.is_empty(), "{removal:?}");
+        assert_eq!(read(&node.net("")), read(&case.join("in")), "{}", case.display());
+        assert!(state().iter().all(|(_, _, access)| *access == (0o640, 12, 34)), "{}", case.display());
+    }
+}
+
+/// One node's directory through everything that can happen to it while we run.
+#[test]
+fn the_primary_moves_under_us() {
+    let node = Node::new();
+    let mut kept = Kept::start(node.options());
+    kept.not_ready("waiting for a CNI configuration");
+    let single = r#"{"cniVersion":"0.4.0","name":"podnet","type":"ptp","ipam":{"type":"host-local"}}"#;
+    // Broken files beside the valid one; no entry for a moment means nothing.
+    node.write("00-broken.conflist", "{");
+    node.write("20-podnet.conf", single);
+    kept.ready();
+    assert_eq!(node.names(), ["00-broken.conflist", "20-podnet.conflist"]);
+    // The .conf becomes a .conflist of the primary's own.
+    node.write("20-podnet.conflist", BRIDGE);
+    eventually("the new list has us", || ours(&node.read("20-podnet.conflist")) == 1);
+    assert!(node.read("20-podnet.conflist").contains("\"bridge\""));
+    // Another one sorts lower.
+    node.write("10-other.conflist", &BRIDGE.replace("podnet", "other"));
+    eventually("the first has us, and only the first", || {
+        ours(&node.read("10-other.conflist")) == 1 && node.read("20-podnet.conflist") == BRIDGE
+    });
+    // It goes again.
+    fs::remove_file(node.net("10-other.conflist")).unwrap();
+    eventually("the next has us", || ours(&node.read("20-podnet.conflist")) == 1);
+    kept.ready();
+    assert_eq!(node.read("00-broken.conflist"), "{");
+    fs::remove_file(node.net("20-podnet.conflist")).unwrap();
+    kept.not_ready("waiting for a CNI configuration");
+    let removal = uninstall(&node.options(), Run::Real);
+    assert!(removal.failures.is_empty());
+    assert_eq!(node.names(), ["00-broken.conflist"]);
+}
+
+#[test]
+fn an_owned_copy_follows_the_primary() {
+    let node = Node::new();
+    node.write("10-podnet.conflist", BRIDGE);
+    let options = || Options { mode: Mode::Owned { file: "02-istio-cni.conflist".to_owned() }, ..node.options() };
+    Kept::start(node.options()).ready();
+    let mut kept = Kept::start(options());
+    kept.ready();
+    assert_eq!(node.read("10-podnet.conflist"), BRIDGE, "what an earlier run left in the primary is gone");
+    assert_eq!(ours(&node.read("02-istio-cni.conflist")), 1);
+    node.write("10-podnet.conflist", &BRIDGE.replace("10.231.0.0", "10.232.0.0"));
+    eventually("the copy follows", || node.read("02-istio-cni.conflist").contains("10.232.0.0"));
+    drop(kept);
+    let removal = uninstall(&options(), Run::Real);
+    assert!(removal.failures.is_empty());
+    assert_eq!(node.names(), ["10-podnet.conflist"]);
+}
+
+/// A service account directory as the kubelet makes it: a link to a directory that is replaced as a whole.
+fn rotate(node: &Node, number: usize) -> String {
+    let token = format!("token-{number}");
+    let dir = node.path("sa");
+    let new = dir.join(format!("..{number}"));
+    fs::create_dir_all(&new).unwrap();
+    fs::write(new.join("token"), &token).unwrap();
+    fs::write(new.join("ca.crt"), "PEM").unwrap();
+    symlink(format!("..{number}"), dir.join("..data_tmp")).unwrap();
+    fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
+    for file in ["token", "ca.crt"] {
+        if !dir.join(file).exists() {
+            symlink(format!("..data/{file}"), dir.join(file)).unwrap();
+        }
+    }
+    token
+}
+
+#[test]
+fn a_new_token_touches_the_kubeconfig_alone() {
+    let node = Node::new();
+    node.write("10-podnet.conflist", BRIDGE);
+    rotate(&node, 0);
+    let kubeconfig = kubeconfig::Options {
+        protocol: "https".to_owned(),
+        host: "10.96.0.1".to_owned(),
+        port: "443".to_owned(),
+        service_account_dir: node.path("sa"),
+        ca_file: None,
+        skip_tls_verify: false,
+        mode: 0o600,
+    };
+    let mut kept = Kept::start(Options { kubeconfig: Some(kubeconfig), ..node.options() });
+    kept.ready();
+    let path = node.path("run/istio-cni/istio-cni-kubeconfig");
+    let others = || [identity(&node.path("opt/cni/bin/istio-cni")), identity(&node.net("10-podnet.conflist"))];
+    let before = others();
+    for number in 1..20 {
+        let token = rotate(&node, number);
+        let start = Instant::now();
+        eventually("the kubeconfig is current", || {
+            assert_eq!(access(&path).0, 0o600);
+            fs::read_to_string(&path).unwrap().contains(&format!("\"{token}\""))
+        });
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+    assert_eq!(others(), before, "neither executable nor configuration was written");
+    kept.problems();
+    let readiness = kept.seen.iter().filter(|notice| matches!(notice, Notice::Readiness(_))).count();
+    assert_eq!(readiness, 1, "{:?}", kept.seen);
+}
+
+#[test]
+fn a_sandbox_that_needs_the_plugin_keeps_it() {
+    let node = Node::new();
+    node.write("10-podnet.conflist", BRIDGE);
+    Kept::start(node.options()).ready();
+    let cache = node.path("var/lib/cni/results");
+    fs::create_dir_all(&cache).unwrap();
+    let cached = |chain: &str| format!(r#"{{"kind":"cniCacheV1","config":"{}"}}"#, BASE64_STANDARD.encode(chain));
+    let binary = node.path("opt/cni/bin/istio-cni");
+    fs::write(cache.join("podnet-abc-eth0"), cached(BRIDGE)).unwrap();
+    fs::write(cache.join("podnet-def-eth0"), cached(&node.read("10-podnet.conflist"))).unwrap();
+
+    let dry = uninstall(&node.options(), Run::Dry);
+    let real = uninstall(&node.options(), Run::Real);
+    assert_eq!((&dry.steps, real.failures.len()), (&real.steps, 0));
+    assert_eq!(node.read("10-podnet.conflist"), BRIDGE);
+    let kept = real.steps.last().unwrap();
+    assert!(kept.starts_with("keep ") && kept.contains("podnet-def-eth0"), "{kept}");
+    assert!(std::process::Command::new(&binary).status().unwrap().success(), "DEL can run");
+
+    // A cache that cannot be understood, then none that needs it.
+    fs::write(cache.join("podnet-def-eth0"), "{").unwrap();
+    assert!(uninstall(&node.options(), Run::Real).steps[0].contains("cannot be told"));
+    assert!(binary.exists());
+    fs::remove_file(cache.join("podnet-def-eth0")).unwrap();
+    let last = uninstall(&node.options(), Run::Real);
+    assert_eq!(last.steps, [format!("remove {}", binary.display())]);
+    assert!(uninstall(&node.options(), Run::Real).steps.is_empty());
+}
+
+/// Another program takes our entry out as soon as it sees it, a hundred times a second.
+#[test]
+fn a_fight_is_short_and_explained() {
+    let node = Node::new();
+    let cilium = BRIDGE.replace("portmap", "cilium-cni");
+    node.write("05-cilium.conflist", &cilium);
+    let mut kept = Kept::start(node.options());
+    kept.ready();
+    let (stop, path) = (Arc::new(AtomicBool::new(false)), node.net("05-cilium.conflist"));
+    let writer = {
+        let (stop, path) = (stop.clone(), path.clone());
+        std::thread::spawn(move || {
+            let mut reverted = 0;
+            while !stop.load(Ordering::Relaxed) {
+                if fs::read_to_string(&path).unwrap().contains("istio-cni") {
+                    let temp = path.with_extension("cilium");
+                    fs::write(&temp, &cilium).unwrap();
+                    fs::rename(&temp, &path).unwrap();
+                    reverted += 1;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            reverted
+        })
+    };
+    kept.not_ready("05-cilium.conflist keeps being rewritten without our plugin, probably by Cilium");
+    assert!(kept.problems().unwrap()[0].contains("cni.exclusive=false"));
+    assert!(kept.seen.contains(&Notice::Fight));
+    std::thread::sleep(Duration::from_secs(3));
+    kept.not_ready("keeps being rewritten");
+    stop.store(true, Ordering::Relaxed);
+    let reverted = writer.join().unwrap();
+    assert!(reverted <= 11, "{reverted} writes of ours");
+    let stopped = Instant::now();
+    kept.ready();
+    assert!(stopped.elapsed() < Duration::from_secs(5), "{:?}", stopped.elapsed());
+    assert_eq!(ours(&node.read("05-cilium.conflist")), 1);
 }
