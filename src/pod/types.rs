@@ -83,7 +83,7 @@ impl Pod {
     /// The uid under which the runtime and the cgroup know the pod; differs from `uid` for static pods
     /// ([`CONFIG_HASH`]).
     pub fn runtime_uid(&self) -> &str {
-        self.annotations.get(CONFIG_HASH).map_or(&self.uid, |hash| hash)
+        self.annotations.get(CONFIG_HASH).filter(|hash| !hash.is_empty()).unwrap_or(&self.uid)
     }
 }
 

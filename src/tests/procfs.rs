@@ -87,6 +87,17 @@ fn the_oldest_process_whose_namespace_has_the_address() {
 }
 
 #[test]
+fn age_counts_and_not_the_process_number() {
+    let (old, new) = (pod_netns("10.9.0.7"), pod_netns("10.9.0.7"));
+    for (old_pid, new_pid) in [(10, 2000), (2000, 10)] {
+        let tree = Tree::new();
+        tree.process(old_pid, 90, UID, &old);
+        tree.process(new_pid, 100, UID, &new);
+        assert_eq!(tree.find(&[wanted(UID, &["10.9.0.7"])], &[]), [(UID.to_owned(), old.id())], "{old_pid}");
+    }
+}
+
+#[test]
 fn several_pods_in_one_walk() {
     let tree = Tree::new();
     let (a, b, fixed) = (pod_netns("10.9.0.7"), pod_netns("fd00::8"), pod_netns("10.9.0.9"));
