@@ -184,6 +184,7 @@ impl Config {
             verify_interval: self.verify_interval,
             reconcile_on_startup: self.reconcile_on_startup,
             disable_safe_upgrade: self.disable_safe_upgrade,
+            install: self.install(),
         }
     }
 

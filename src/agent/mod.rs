@@ -5,10 +5,21 @@
 //! out and send what came of it back as events. So no two places decide, nothing here waits for I/O, and every
 //! behaviour can be tested as a script of events.
 
+mod directory;
+mod endpoints;
+mod event;
+mod execute;
+mod memory;
+mod plugin_log;
+mod publish;
 mod run;
+mod state;
 
+pub use event::Redirection;
 pub use run::run;
+pub use state::view;
 
+use crate::install;
 use crate::pod::decision::Policy;
 use crate::sys::file::HostRoot;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -47,6 +58,8 @@ pub struct Options {
     pub reconcile_on_startup: bool,
     /// `--ambient-disable-safe-upgrade`: a stop always removes what was installed.
     pub disable_safe_upgrade: bool,
+    /// What is put on the node and kept there.
+    pub install: install::Options,
 }
 
 /// Where pods and namespaces come from.

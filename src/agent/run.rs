@@ -1,9 +1,266 @@
 //! Starting, running and stopping the agent.
 
-use super::Options;
-use crate::error::Result;
+use super::directory::Directory;
+use super::event::{Action, Event, Stop};
+use super::execute::{Context as Workspace, Workers};
+use super::memory::{Memory, NodeSettings, read_published};
+use super::publish::{self, Publisher};
+use super::state::{Config, State};
+use super::{Options, PodSource, endpoints};
+use crate::dataplane::inpod;
+use crate::error::{Context, Error, Kind, Result};
+use crate::install::{self, Keeper};
+use crate::sys::file::{self, Lock, Mode};
+use crate::sys::netns::Netns;
+use crate::sys::{clock, thread};
+use crate::zds::server::{self as zds, Server};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
-/// Runs the agent until SIGTERM or SIGINT.
-pub fn run(_options: Options) -> Result<()> {
-    todo!()
+/// Between tries to get what another agent still has, or what the kernel refuses.
+const RETRY: Duration = Duration::from_millis(200);
+/// Between looks whether the ZDS socket is still ours.
+const LOOK: Duration = Duration::from_secs(1);
+/// For the hello and each acknowledgement of a ztunnel.
+const ZTUNNEL: Duration = Duration::from_secs(5);
+
+/// Runs the agent until SIGTERM or SIGINT, or until another agent takes its place.
+pub fn run(options: Options) -> Result<()> {
+    let PodSource::Directory(pods) = &options.source else {
+        return Err(Error::of(Kind::Usage, "--pod-source: only dir:PATH is there in this version"));
+    };
+    file::create_dir_all(&options.run_dir, Mode(0o755))?;
+    let (inbox, events) = channel();
+    watch_signals(&inbox)?;
+    // Served from the very start, with 503 until the stores are filled.
+    let plugin_events = endpoints::plugin_events(&options.run_dir, options.host_root.clone(), inbox.clone())?;
+    let plugin_logs = endpoints::plugin_logs(&options.run_dir)?;
+    let Some(lock) = wait_for_lock(&options.run_dir, &events)? else { return Ok(()) };
+
+    let mut agent = Agent::start(&options, pods, &inbox)?;
+    let keeper = keep_installed(&options, &inbox)?;
+    log::info!(target: "cni-agent", "the agent serves {}", options.run_dir.display());
+    let taken_over = agent.serve(&events);
+
+    // In this order: nobody can ask any more, nobody is told any more, then what is on disk.
+    drop((plugin_events, plugin_logs));
+    drop(agent);
+    keeper.stop();
+    if options.disable_safe_upgrade && !taken_over {
+        remove_installed(&options.install);
+    }
+    drop(lock);
+    log::info!(target: "cni-agent", "stopped");
+    Ok(())
+}
+
+fn watch_signals(inbox: &Sender<Event>) -> Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("handle SIGTERM and SIGINT")?;
+    let inbox = inbox.clone();
+    thread::spawn("signals", move || {
+        for signal in signals.forever() {
+            let name = if signal == SIGTERM { "SIGTERM" } else { "SIGINT" };
+            if inbox.send(Event::Stop(Stop::Signal(name))).is_err() {
+                return;
+            }
+        }
+    })
+    .map(drop)
+}
+
+/// Two agents may run for a moment during an update; the one with the lock works. Until it is ours, requests are
+/// answered with "starting"; `None` when we are told to stop meanwhile.
+fn wait_for_lock(run_dir: &Path, events: &Receiver<Event>) -> Result<Option<Lock>> {
+    let path = run_dir.join("lock");
+    let mut said = false;
+    loop {
+        if let Some(lock) = Lock::try_take(&path)? {
+            return Ok(Some(lock));
+        }
+        if !std::mem::replace(&mut said, true) {
+            log::info!(target: "cni-agent", "another agent still holds {}; waiting for it to leave", path.display());
+        }
+        let until = clock::now() + RETRY;
+        while let Some(left) = until.checked_duration_since(clock::now()) {
+            match events.recv_timeout(left) {
+                Ok(Event::Stop(why)) => {
+                    log::info!(target: "cni-agent", "stopping: {why}");
+                    return Ok(None);
+                }
+                // A request: it is answered with "starting" because nobody keeps its channel.
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+        }
+    }
+}
+
+fn keep_installed(options: &Options, inbox: &Sender<Event>) -> Result<Keeper> {
+    let inbox = inbox.clone();
+    Keeper::start(options.install.clone(), move |notice| {
+        if let install::Notice::Readiness(missing) = notice {
+            let problem = (!missing.is_empty()).then(|| missing.join("; "));
+            let _ = inbox.send(Event::Condition("installation", problem));
+        }
+    })
+}
+
+fn remove_installed(options: &install::Options) {
+    let removal = install::uninstall(options, install::Run::Real);
+    for step in removal.steps {
+        log::info!(target: "cni-agent", "{step}");
+    }
+    for failure in removal.failures {
+        log::error!(target: "cni-agent", "removal: {failure}");
+    }
+}
+
+/// The state and everything that carries out its actions.
+struct Agent {
+    state: State,
+    workers: Workers,
+    publisher: Publisher,
+    directory: Directory,
+    ztunnels: Option<Server>,
+    zds: zds::Options,
+    inbox: Sender<Event>,
+    /// When the ZDS socket is looked after again.
+    look: Instant,
+}
+
+impl Agent {
+    fn start(options: &Options, pods: &Path, inbox: &Sender<Event>) -> Result<Self> {
+        let host = host_netns(options)?;
+        let host_id = host.id();
+        let memory = Memory::new(&options.run_dir)?;
+        let records = memory.recall()?;
+        let published = read_published(&options.run_dir.join(publish::FILE)).unwrap_or_else(|e| {
+            log::error!(target: "cni-agent", "what an earlier run published is not known: {e}");
+            Default::default()
+        });
+        let force_variant = options.force_backend.as_deref().map(str::parse).transpose();
+        let inpod = inpod::Options {
+            force_variant: force_variant.context("FORCE_IPTABLES_BINARY")?,
+            lock_dir: options.run_dir.join("xtables"),
+            program_dir: None,
+        };
+        let workspace = Arc::new(Workspace::new(inpod, host, options.host_root.clone(), memory));
+        let config = Config {
+            policy: options.policy.clone(),
+            settings: NodeSettings {
+                dns_capture: options.dns_capture,
+                ipv6: options.ipv6,
+                probe_v4: options.probe_v4,
+                probe_v6: options.probe_v6,
+            },
+            host: host_id,
+            verify_interval: options.verify_interval,
+            reconcile_on_startup: options.reconcile_on_startup,
+            source: format!("the directory {}", pods.display()),
+            source_knows_uids: false,
+            ztunnel_socket: options.ztunnel_socket.display().to_string(),
+        };
+        let workers = Workers::start(&workspace, inbox)?;
+        let publisher = Publisher::start(&options.run_dir, published.clone())?;
+        let state = State::new(config, records, published, Box::new(jitter), clock::now());
+        let directory = Directory::start(pods, inbox.clone())?;
+        if let Err(e) = workspace.programmer() {
+            log::warn!(target: "cni-agent", "no pod can be enrolled yet: {e}");
+        }
+        Ok(Agent {
+            state,
+            workers,
+            publisher,
+            directory,
+            ztunnels: None,
+            zds: zds::Options { socket: options.ztunnel_socket.clone(), timeout: ZTUNNEL },
+            inbox: inbox.clone(),
+            look: clock::now(),
+        })
+    }
+
+    /// Runs until there is nothing left to finish; whether another agent has taken our place.
+    fn serve(&mut self, events: &Receiver<Event>) -> bool {
+        let mut taken_over = false;
+        loop {
+            self.look_after_socket();
+            let due = self.state.deadline().map_or(self.look, |deadline| deadline.min(self.look));
+            let event = match events.recv_timeout(due.saturating_duration_since(clock::now())) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) => Event::Tick,
+                Err(RecvTimeoutError::Disconnected) => return taken_over,
+            };
+            taken_over |= matches!(event, Event::Stop(Stop::TakenOver(_)));
+            for action in self.state.step(event, clock::now()) {
+                if matches!(action, Action::Exit) {
+                    return taken_over;
+                }
+                self.perform(action);
+            }
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Work(id, work) => self.workers.push(id, work),
+            Action::LookUp(name) => self.directory.look_up(name),
+            Action::Publish(uid, name, redirection) => self.publisher.publish((uid, name, redirection)),
+            Action::Snapshot(connection, items) => {
+                if let Some(server) = &self.ztunnels {
+                    server.snapshot(connection, items);
+                }
+            }
+            Action::Send(connection, request) => {
+                if let Some(server) = &self.ztunnels {
+                    server.send(connection, request);
+                }
+            }
+            // Whoever asked may be gone.
+            Action::Reply(to, answer) => drop(to.channel.send(answer)),
+            Action::Exit => {}
+        }
+    }
+
+    /// Serves the ZDS socket, and notices when somebody else does.
+    fn look_after_socket(&mut self) {
+        if clock::now() < self.look {
+            return;
+        }
+        self.look = clock::now() + LOOK;
+        match &self.ztunnels {
+            Some(server) if server.still_ours() => {}
+            Some(_) if self.zds.socket.exists() => {
+                let _ = self.inbox.send(Event::Stop(Stop::TakenOver(self.zds.socket.clone())));
+            }
+            _ => {
+                self.ztunnels = None;
+                let inbox = self.inbox.clone();
+                let served = Server::start(self.zds.clone(), move |notice| {
+                    let _ = inbox.send(Event::Ztunnel(notice));
+                });
+                let problem = served.as_ref().err().map(ToString::to_string);
+                self.ztunnels = served.ok();
+                let _ = self.inbox.send(Event::Condition("ztunnel socket", problem));
+            }
+        }
+    }
+}
+
+fn host_netns(options: &Options) -> Result<Netns> {
+    if options.switch_to_host_ns {
+        let path = options.host_root.join("/proc/1/ns/net");
+        Netns::open(&path).context("the host's network namespace (ALLOW_SWITCH_TO_HOST_NS)")
+    } else {
+        Netns::own()
+    }
+}
+
+/// A number in 0..1 that nobody can foresee.
+fn jitter() -> f64 {
+    f64::from(RandomState::new().build_hasher().finish() as u32) / f64::from(u32::MAX)
 }

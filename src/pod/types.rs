@@ -7,7 +7,7 @@ use std::net::IpAddr;
 pub type StringMap = BTreeMap<String, String>;
 
 /// `namespace/name`, as people write it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodName {
     /// Namespace.
     pub namespace: String,

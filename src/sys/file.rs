@@ -132,13 +132,8 @@ pub fn write_if_changed(path: &Path, content: &[u8], mode: Mode, keep_mode: bool
 /// Puts `content` in place of whatever is there, atomically and durably, with this mode and, where we may give files
 /// away, this owner (user, group).
 pub fn replace(path: &Path, content: &[u8], mode: Mode, owner: Option<(u32, u32)>) -> Result<()> {
-    static COUNTER: AtomicU32 = AtomicU32::new(0);
     let what = || format!("write {}", path.display());
-    let name = path.file_name().ok_or_else(|| invalid!("write {}: no file name", path.display()))?;
-    // A dot name with an end that no container runtime takes for a configuration.
-    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let temp = path.with_file_name(format!(".{}.tmp.{}.{number}", name.display(), std::process::id()));
-    let mut staged = Staged::create(&temp, mode)?;
+    let mut staged = Staged::create(&temp_name(path)?, mode)?;
     if let Some((user, group)) = owner {
         // Not ours to give away without CAP_CHOWN: then the new file is simply ours.
         let _ = fchown(&staged.file, Some(user), Some(group));
@@ -153,6 +148,22 @@ pub fn temp_of(name: &str) -> Option<&str> {
     let (rest, process) = rest.rsplit_once('.')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     rest.strip_suffix(".tmp").filter(|_| is_number(number) && is_number(process))
+}
+
+/// Writes a file that need not survive a power cut: atomic, and whole after a kill, but without waiting for the disk.
+pub fn replace_volatile(path: &Path, content: &[u8], mode: Mode) -> Result<()> {
+    let mut staged = Staged::create(&temp_name(path)?, mode)?;
+    staged.write_all(content).with_context(|| format!("write {}", path.display()))?;
+    staged.rename(path)
+}
+
+/// A name beside `path` that nobody else uses: a dot name with an end that no container runtime takes for a
+/// configuration.
+fn temp_name(path: &Path) -> Result<PathBuf> {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    let name = path.file_name().ok_or_else(|| invalid!("write {}: no file name", path.display()))?;
+    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+    Ok(path.with_file_name(format!(".{}.tmp.{}.{number}", name.display(), std::process::id())))
 }
 
 fn existing(path: &Path) -> std::io::Result<Option<(File, Metadata)>> {
@@ -214,13 +225,18 @@ impl Staged {
     }
 
     /// Makes the content durable and gives the file its name, in place of whatever has it.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub fn commit(mut self, path: &Path) -> Result<()> {
         self.file.sync_all().with_context(|| format!("fsync {}", self.temp.display()))?;
+        self.rename(path)?;
+        sync_parent(path)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    fn rename(&mut self, path: &Path) -> Result<()> {
         std::fs::rename(&self.temp, path)
             .with_context(|| format!("rename {} to {}", self.temp.display(), path.display()))?;
         self.committed = true;
-        sync_parent(path)
+        Ok(())
     }
 }
 
@@ -243,10 +259,19 @@ impl Drop for Staged {
 }
 
 /// Removes a file; one that is not there is fine (returns whether it was there). The directory is fsynced.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub fn remove(path: &Path) -> Result<bool> {
+    let removed = remove_volatile(path)?;
+    if removed {
+        sync_parent(path)?;
+    }
+    Ok(removed)
+}
+
+/// As [`remove`], without waiting for the disk.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub fn remove_volatile(path: &Path) -> Result<bool> {
     match std::fs::remove_file(path) {
-        Ok(()) => sync_parent(path).map(|()| true),
+        Ok(()) => Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e).with_context(|| format!("remove {}", path.display())),
     }
@@ -321,6 +346,8 @@ mod tests {
         assert_eq!(mode(&path), 0o600, "the mode alone is put right in place");
         assert!(write_if_changed(&path, b"three", Mode(0o644), false).unwrap());
         assert_eq!(mode(&path), 0o644);
+        replace_volatile(&path, b"four", Mode(0o600)).unwrap();
+        assert_eq!((mode(&path), std::fs::read(&path).unwrap()), (0o600, b"four".to_vec()));
         assert_eq!(names(dir.path()), ["a.conflist"]);
     }
 

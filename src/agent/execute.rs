@@ -1,0 +1,241 @@
+//! The workers: they carry out what takes time, and send back what came of it.
+//!
+//! A few named threads on one queue. The state hands out at most one piece of work per pod at a time, so the queue is
+//! bounded by the number of pods and no two workers are ever in one namespace. A piece of work ends when it is done
+//! in the kernel; nobody here waits for a peer, so a silent ztunnel occupies no worker.
+
+use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Work};
+use super::memory::{Memory, Record};
+use crate::dataplane::inpod::{self, InPod};
+use crate::dataplane::procfs::{self, Wanted};
+use crate::error::{Error, Kind, Result};
+use crate::sys::file::HostRoot;
+use crate::sys::netns::{Netns, NetnsId};
+use crate::sys::{netlink, thread};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Rules of this many pods are worked on at the same time.
+const WORKERS: usize = 4;
+
+/// What the workers need.
+#[derive(Debug)]
+pub struct Context {
+    /// For the firewall programs.
+    pub inpod: inpod::Options,
+    /// The host's namespace.
+    pub host: Netns,
+    /// Where the host's files are.
+    pub host_root: HostRoot,
+    /// Records of sandboxes.
+    pub memory: Memory,
+    /// Made when first needed: a node that lacks a program must be able to get it while we run.
+    programmer: Mutex<Option<Arc<InPod>>>,
+}
+
+impl Context {
+    /// Gathers it.
+    pub fn new(inpod: inpod::Options, host: Netns, host_root: HostRoot, memory: Memory) -> Self {
+        Context { inpod, host, host_root, memory, programmer: Mutex::new(None) }
+    }
+
+    /// The programmer of pod namespaces; the firewall backend is found on the first call that succeeds.
+    pub fn programmer(&self) -> Result<Arc<InPod>> {
+        let mut programmer = lock(&self.programmer);
+        if let Some(known) = programmer.as_ref() {
+            return Ok(Arc::clone(known));
+        }
+        let found = Arc::new(InPod::detect(self.inpod.clone(), &self.host)?);
+        *programmer = Some(Arc::clone(&found));
+        Ok(found)
+    }
+}
+
+/// The running workers.
+#[derive(Debug)]
+pub struct Workers {
+    queue: Arc<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    work: VecDeque<(TaskId, Work)>,
+    closed: bool,
+}
+
+impl Workers {
+    /// Starts them; outcomes go to `inbox`.
+    pub fn start(context: &Arc<Context>, inbox: &Sender<Event>) -> Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let workers = Workers { queue: Arc::clone(&queue) };
+        for number in 0..WORKERS {
+            let (queue, context, inbox) = (Arc::clone(&queue), Arc::clone(context), inbox.clone());
+            thread::spawn(&format!("worker-{number}"), move || {
+                while let Some((id, work)) = queue.next() {
+                    if inbox.send(Event::Done(id, perform(&context, work))).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        }
+        Ok(workers)
+    }
+
+    /// Queues work; never blocks.
+    pub fn push(&self, id: TaskId, work: Work) {
+        lock(&self.queue.waiting).work.push_back((id, work));
+        self.queue.bell.notify_one();
+    }
+}
+
+/// The threads end after what they are doing. They are not waited for: one may be inside a program that hangs, and
+/// that ends with the process.
+impl Drop for Workers {
+    fn drop(&mut self) {
+        lock(&self.queue.waiting).closed = true;
+        self.queue.bell.notify_all();
+    }
+}
+
+impl Queue {
+    fn next(&self) -> Option<(TaskId, Work)> {
+        let mut waiting = lock(&self.waiting);
+        loop {
+            if waiting.closed {
+                return None;
+            }
+            if let Some(next) = waiting.work.pop_front() {
+                return Some(next);
+            }
+            waiting = self.bell.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn perform(context: &Context, work: Work) -> Outcome {
+    match work {
+        Work::Apply(netns, settings, record) => {
+            let remembered = remember(context, &netns, record);
+            let applied = context.programmer().and_then(|programmer| programmer.apply(&netns, &settings));
+            Outcome::Applied(applied.map(drop), remembered)
+        }
+        Work::Check(netns, settings, record) => {
+            let remembered = remember(context, &netns, record);
+            let differences = context.programmer().and_then(|programmer| programmer.check(&netns, &settings));
+            Outcome::Checked(differences, remembered)
+        }
+        Work::Remove(netns, uid) => {
+            let removed = context.programmer().and_then(|programmer| programmer.remove(&netns));
+            if let (Ok(()), Some(uid)) = (&removed, uid) {
+                forget(context, &uid);
+            }
+            Outcome::Removed(removed)
+        }
+        Work::Forget(uid) => {
+            forget(context, &uid);
+            Outcome::Forgotten
+        }
+        Work::Walk(sought, claimed) => Outcome::Walked(walk(context, &sought, claimed)),
+        Work::Probe(paths) => Outcome::Probed(probe(context, paths)),
+    }
+}
+
+/// Writes the record. A pod must be able to start although the disk is full: then it is written later.
+fn remember(context: &Context, netns: &Netns, record: Option<Record>) -> Remembered {
+    let mut record = record?;
+    if record.ips.is_empty() {
+        // Without an address nothing could prove later that a namespace is this pod's.
+        record.ips = pod_addresses(netns).unwrap_or_default();
+    }
+    match context.memory.remember(&record) {
+        Ok(()) => Some(record),
+        Err(e) => {
+            log::warn!(target: "cni-agent", uid = record.uid.as_str();
+                "the sandbox cannot be remembered; after a restart it would be looked for in /proc only: {e}");
+            None
+        }
+    }
+}
+
+fn forget(context: &Context, uid: &str) {
+    if let Err(e) = context.memory.forget(uid) {
+        log::warn!(target: "cni-agent", uid = uid; "the record of a sandbox that is gone stays: {e}");
+    }
+}
+
+/// Addresses in a namespace that may identify it.
+fn pod_addresses(netns: &Netns) -> Result<Vec<IpAddr>> {
+    let mut addresses = netns.enter(netlink::addresses)??;
+    addresses.retain(|address| match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+    });
+    Ok(addresses)
+}
+
+/// Looks in remembered places first, then walks `/proc` once for all the others.
+fn walk(context: &Context, sought: &[Sought], mut claimed: BTreeSet<NetnsId>) -> Result<BTreeMap<String, Arc<Netns>>> {
+    let mut found = BTreeMap::new();
+    let mut others = Vec::new();
+    for pod in sought {
+        match pod.path.as_deref().and_then(|path| in_place(context, path, &pod.ips, &claimed)) {
+            Some(netns) => {
+                claimed.insert(netns.id());
+                found.insert(pod.uid.clone(), Arc::new(netns));
+            }
+            None => {
+                let Sought { uid, alias, ips, .. } = pod.clone();
+                others.push(Wanted { uid, alias, ips });
+            }
+        }
+    }
+    if !others.is_empty() {
+        let running = procfs::find(&context.host_root, &others, context.host.id(), &claimed)?;
+        found.extend(running.into_iter().map(|(uid, netns)| (uid, Arc::new(netns))));
+    }
+    Ok(found)
+}
+
+/// The namespace at a remembered path, if it is the pod's: a path and an inode may both be of another one by now, so
+/// an address must be the pod's.
+fn in_place(context: &Context, path: &str, ips: &[IpAddr], claimed: &BTreeSet<NetnsId>) -> Option<Netns> {
+    let netns = open_netns(&context.host_root, path).ok()?;
+    if netns.id() == context.host.id() || claimed.contains(&netns.id()) {
+        return None;
+    }
+    let inside = netns.enter(netlink::addresses).ok()?.ok()?;
+    inside.iter().any(|address| ips.contains(address)).then_some(netns)
+}
+
+/// Opens a namespace by the path a runtime gave: below the host root, else as process 1 sees it (a mount that was made
+/// on the host after we started is visible only there).
+pub fn open_netns(host_root: &HostRoot, path: &str) -> Result<Netns> {
+    if path.is_empty() {
+        return Err(Error::of(Kind::NotFound, "no path of a network namespace was given"));
+    }
+    let open = |root: &HostRoot| Netns::from_fd(OwnedFd::from(root.open(path)?));
+    open(host_root).or_else(|e| open(&HostRoot::new(host_root.join("/proc/1/root"))).map_err(|_| e))
+}
+
+/// The paths that do not lead to their namespace any more.
+fn probe(context: &Context, paths: Vec<Path>) -> Vec<Path> {
+    let leads_there = |path: &Path| match open_netns(&context.host_root, &path.path) {
+        Ok(netns) => netns.id() == path.id,
+        // Only what is certainly gone counts: the lack of a descriptor does not end an enrolment.
+        Err(e) => !matches!(e.kind(), Kind::NotFound | Kind::Invalid),
+    };
+    paths.into_iter().filter(|path| !leads_there(path)).collect()
+}

@@ -1,0 +1,159 @@
+//! What must outlive the process: which sandboxes have our rules, and which pods are published as redirected.
+//!
+//! A sandbox is recorded *before* the first rule goes in and forgotten after the last one is out, one small file per
+//! pod in `RUN/netns`. So whatever moment a kill -9 takes, the next start knows every namespace that may hold
+//! something of ours. Written without fsync: what a kill leaves, the page cache keeps, and a power cut leaves neither
+//! rules nor namespaces.
+
+use super::event::Redirection;
+use crate::error::{Context, Error, Kind, Result};
+use crate::pod::types::PodName;
+use crate::sys::file::{self, Mode};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+/// The settings that are the same for all pods of a node. A pod enrolled by an earlier run keeps those it was enrolled
+/// with unless asked otherwise (`--ambient-reconcile-pod-rules-on-startup`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSettings {
+    /// `--ambient-dns-capture`.
+    pub dns_capture: bool,
+    /// `--ambient-ipv6`.
+    pub ipv6: bool,
+    /// `HOST_PROBE_SNAT_IP`.
+    pub probe_v4: Ipv4Addr,
+    /// `HOST_PROBE_SNAT_IPV6`.
+    pub probe_v6: Ipv6Addr,
+}
+
+/// A sandbox that has, or is about to get, our rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Pod uid.
+    pub uid: String,
+    /// The uid the runtime uses, where it differs.
+    #[serde(default)]
+    pub alias: Option<String>,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// Sandbox id; empty when the plugin told none.
+    #[serde(default)]
+    pub container_id: String,
+    /// Path of the namespace on the host; empty when it was found through a process.
+    #[serde(default)]
+    pub path: String,
+    /// Addresses of the pod: proof that a namespace found later is its own.
+    pub ips: Vec<IpAddr>,
+    /// What its rules were made of.
+    pub settings: NodeSettings,
+}
+
+/// A record is small; anything larger is not ours.
+const MAX_RECORD: usize = 64 << 10;
+/// `state.json` of a node with thousands of pods.
+const MAX_STATE: usize = 8 << 20;
+
+/// The directory of records.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    dir: PathBuf,
+}
+
+impl Memory {
+    /// Takes the run directory; the records are below it.
+    pub fn new(run_dir: &Path) -> Result<Self> {
+        let dir = run_dir.join("netns");
+        file::create_dir_all(&dir, Mode(0o700))?;
+        Ok(Memory { dir })
+    }
+
+    /// Writes a record.
+    pub fn remember(&self, record: &Record) -> Result<()> {
+        let text = serde_json::to_vec(record).context("encode the record of a sandbox")?;
+        file::replace_volatile(&self.path(&record.uid)?, &text, Mode(0o600))
+    }
+
+    /// Removes a record; one that is not there is fine.
+    pub fn forget(&self, uid: &str) -> Result<()> {
+        file::remove_volatile(&self.path(uid)?).map(drop)
+    }
+
+    /// All records. One that cannot be read is reported and left out: it must not keep the agent from starting.
+    pub fn recall(&self) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        let what = || format!("list {}", self.dir.display());
+        for item in std::fs::read_dir(&self.dir).with_context(what)? {
+            let path = item.with_context(what)?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            match read_json::<Record>(&path, MAX_RECORD) {
+                Ok(Some(record)) if self.path(&record.uid).is_ok_and(|own| own == path) => records.push(record),
+                Ok(_) => {}
+                Err(e) => log::warn!(target: "cni-agent", "a remembered sandbox is left out: {e}"),
+            }
+        }
+        Ok(records)
+    }
+
+    fn path(&self, uid: &str) -> Result<PathBuf> {
+        Ok(self.dir.join(file_name(uid)?))
+    }
+}
+
+/// A uid comes from outside: only one that is a plain name may become a file name.
+fn file_name(uid: &str) -> Result<String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':');
+    if uid.is_empty() || uid.len() > 200 || uid.starts_with('.') || !uid.bytes().all(plain) {
+        return Err(Error::of(Kind::Invalid, format!("pod uid {uid:?} cannot be used as a file name")));
+    }
+    Ok(format!("{uid}.json"))
+}
+
+/// What is published, by uid: the content of `RUN/state.json`.
+pub type Published = BTreeMap<String, (PodName, Redirection)>;
+
+#[derive(Serialize, Deserialize)]
+struct StateFile {
+    version: u32,
+    pods: BTreeMap<String, StatePod>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StatePod {
+    namespace: String,
+    name: String,
+    redirection: Redirection,
+}
+
+/// Renders `state.json`.
+pub fn render(published: &Published) -> Result<Vec<u8>> {
+    let pods = published.iter().map(|(uid, (name, redirection))| {
+        let PodName { namespace, name } = name.clone();
+        (uid.clone(), StatePod { namespace, name, redirection: *redirection })
+    });
+    let mut text =
+        serde_json::to_vec_pretty(&StateFile { version: 1, pods: pods.collect() }).context("encode state.json")?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// Reads `state.json`; empty when there is none.
+pub fn read_published(path: &Path) -> Result<Published> {
+    let Some(state) = read_json::<StateFile>(path, MAX_STATE)? else { return Ok(Published::new()) };
+    let pods = state.pods.into_iter();
+    Ok(pods.map(|(uid, p)| (uid, (PodName { namespace: p.namespace, name: p.name }, p.redirection))).collect())
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path, limit: usize) -> Result<Option<T>> {
+    let bytes = match file::read_limited(path, limit) {
+        Err(e) if e.kind() == Kind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let parsed = serde_json::from_slice(&bytes).with_context(|| format!("parse {}", path.display()))?;
+    Ok(Some(parsed))
+}

@@ -1,0 +1,98 @@
+//! Taking a pod out: rules first, since a pod with rules and without a proxy is cut off; then ztunnel, then the
+//! annotation, and last the namespace is let go.
+
+use super::pods::{Doing, Entry};
+use super::{State, Task};
+use crate::agent::event::{Action, Answer, Work};
+use crate::error::Result;
+
+/// The namespace of a sandbox that the runtime tears down is not worth more tries than this.
+const TRIES: u32 = 5;
+
+impl State {
+    /// The next step of a pod that should not be in the mesh, or whose sandbox is given up. Returns whether nothing is
+    /// left to undo.
+    pub(super) fn withdraw(&mut self, entry: &mut Entry) -> bool {
+        if entry.task.is_some() {
+            return false;
+        }
+        if let Some(rules) = &entry.rules {
+            match entry.retry.blocked(self.now) {
+                Some(at) => entry.wake_at(at),
+                None => {
+                    let work = Work::Remove(rules.netns.clone(), Some(entry.uid.clone()));
+                    entry.task = Some((self.start(work), Doing::Removing));
+                }
+            }
+            return false;
+        }
+        if self.sweep(entry) {
+            return false;
+        }
+        self.ztunnels.withdraw(&entry.uid, &mut self.out);
+        if entry.published.is_some() {
+            self.publish(entry, None);
+        }
+        if entry.established {
+            log::info!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "taken out of the mesh");
+        }
+        entry.netns = None;
+        entry.established = false;
+        entry.verify_at = None;
+        entry.trouble = None;
+        if entry.object.is_none() {
+            entry.place = None;
+        }
+        self.answer_undone(entry);
+        true
+    }
+
+    /// Answers those who wait for everything to be undone.
+    pub(super) fn answer_undone(&mut self, entry: &mut Entry) {
+        let failed = std::mem::take(&mut entry.failed).into_iter();
+        self.out.extend(failed.map(|(add, failure)| Action::Reply(add.reply, Answer::Failed(failure))));
+        let done = std::mem::take(&mut entry.dels).into_iter().map(|(reply, _)| reply);
+        let done = done.chain(std::mem::take(&mut entry.checks));
+        self.out.extend(done.map(|reply| Action::Reply(reply, Answer::Done)));
+    }
+
+    /// Cleans a namespace of an older sandbox, if there is one; returns whether there was something to do.
+    pub(super) fn sweep(&mut self, entry: &mut Entry) -> bool {
+        let Some(netns) = entry.leftovers.last().cloned() else { return false };
+        match entry.retry.blocked(self.now) {
+            Some(at) => entry.wake_at(at),
+            None => {
+                let work = Work::Remove(netns.clone(), None);
+                entry.task = Some((self.start(work), Doing::Sweeping(netns.id())));
+            }
+        }
+        true
+    }
+
+    pub(super) fn removed(&mut self, entry: &mut Entry, doing: &Doing, result: Result<()>) {
+        if let Err(e) = result {
+            entry.retry.failed(self.now, (self.jitter)());
+            entry.report(format!("the traffic rules could not be taken out: {e}"));
+            let given_up = entry.torn_down || matches!(doing, Doing::Sweeping(_));
+            if !(given_up && entry.retry.failures >= TRIES) {
+                return;
+            }
+        }
+        entry.retry.reset();
+        match doing {
+            Doing::Sweeping(id) => entry.leftovers.retain(|leftover| leftover.id() != *id),
+            _ => {
+                entry.rules = None;
+                if let Some(place) = &mut entry.place {
+                    place.remembered = None;
+                }
+            }
+        }
+    }
+
+    /// Drops the record of a sandbox that is not there any more.
+    pub(super) fn forget(&mut self, uid: &str) {
+        let task = self.start(Work::Forget(uid.to_owned()));
+        self.tasks.insert(task, Task::Forget);
+    }
+}
