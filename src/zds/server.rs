@@ -238,7 +238,7 @@ impl Shared {
                 let level = {
                     let mut sessions = self.sessions();
                     sessions.open.remove(&id);
-                    sessions.level(log::Level::Warn)
+                    sessions.level(if self.stopping() { log::Level::Info } else { log::Level::Warn })
                 };
                 log::log!(target: SCOPE, level, connection = id.0; "ztunnel disconnected: {end}");
                 (self.notify)(Notice::Disconnected(id, end));

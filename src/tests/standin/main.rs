@@ -1,8 +1,11 @@
-//! The ztunnel stand-in as a program, with a tiny server and client for the pods of a demonstration.
+//! The ztunnel stand-in as a program, with what else a demonstration needs and a bare machine may not have: a server
+//! and a client for the pods, and the CNI side of a container runtime.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr, reason = "a tool for tests")]
 
 #[path = "mod.rs"]
 mod standin;
+
+mod runtime;
 
 use lexopt::{Arg, Parser, ValueExt as _};
 use standin::{Options, Standin};
@@ -20,7 +23,9 @@ ztunnel-standin --socket PATH [--stats FILE] [--dns] [--fault WHEN=WHAT]...
 ztunnel-standin --serve ADDRESS:PORT
     Tells every client the address it came from.
 ztunnel-standin --get ADDRESS:PORT
-    Prints what such a server says; fails after 3 s.";
+    Prints what such a server says; fails after 3 s.
+ztunnel-standin --cni ADD|DEL --conf-dir DIR --bin-dir DIR --cache FILE --netns PATH --pod NAMESPACE/NAME --uid UID
+    Calls the plugins of the first configuration list in DIR as a container runtime does, and prints the result.";
 
 /// How often the stats are looked at for a change.
 const STATS_INTERVAL: Duration = Duration::from_millis(20);
@@ -37,6 +42,7 @@ fn main() {
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut options = Options::default();
     let mut stats = None;
+    let mut call = runtime::Call::default();
     let mut args = Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
@@ -46,12 +52,23 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             Arg::Long("stats") => stats = Some(PathBuf::from(args.value()?)),
             Arg::Long("dns") => options.dns = true,
             Arg::Long("fault") => options.faults.push(standin::parse_fault(&args.value()?.string()?)?),
+            Arg::Long("cni") => call.verb = args.value()?.string()?,
+            Arg::Long("conf-dir") => call.conf_dir = args.value()?.into(),
+            Arg::Long("bin-dir") => call.bin_dir = args.value()?.into(),
+            Arg::Long("cache") => call.cache = args.value()?.into(),
+            Arg::Long("netns") => call.netns = args.value()?.into(),
+            Arg::Long("pod") => call.pod = args.value()?.string()?,
+            Arg::Long("uid") => call.uid = args.value()?.string()?,
             Arg::Long("help") => {
                 println!("{USAGE}");
                 return Ok(());
             }
             other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
         }
+    }
+    if !call.verb.is_empty() {
+        println!("{}", call.run()?);
+        return Ok(());
     }
     let standin = Standin::start(options);
     let mut shown = String::new();

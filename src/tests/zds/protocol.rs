@@ -213,3 +213,19 @@ fn an_answer_too_many_is_not_taken_for_the_next() {
     }
     raw.is_closed();
 }
+
+/// A round trip costs tens of microseconds, so a snapshot is never what a restart waits for.
+#[test]
+fn a_thousand_pods_take_no_time() {
+    let agent = Agent::start(LONG);
+    let netns = pod_netns();
+    let (raw, id) = agent.raw();
+    let items = (0..1000).map(|i| add(&format!("uid-{i}"), &netns)).collect();
+    let begin = Instant::now();
+    agent.server.snapshot(id, items);
+    while raw.uid() != "snapshot_sent" {
+        raw.send(ACK);
+    }
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
