@@ -83,6 +83,7 @@ impl<'a> Attributes<'a> {
     pub fn text(&self, kind: u16) -> Result<String> {
         let value = self.get(kind).ok_or_else(|| invalid!("netlink attribute {kind} is missing"))?;
         let value = value.strip_suffix(b"\0").unwrap_or(value);
-        String::from_utf8(value.to_vec()).map_err(|_| invalid!("netlink attribute {kind}: not text: {value:?}"))
+        // Names of others may be anything; they need only differ from ours.
+        Ok(String::from_utf8_lossy(value).into_owned())
     }
 }

@@ -74,15 +74,18 @@ pub fn detect(
 
 /// The order in which variants are taken.
 fn preference(kernel: Kernel, host: &Netns) -> Vec<Variant> {
-    let host_look = host.enter(|| kernel.look()).and_then(|look| look);
-    let in_use: Vec<_> = match &host_look {
-        Ok(look) => [Variant::Legacy, Variant::Nft].into_iter().filter(|variant| look.in_use(*variant)).collect(),
-        Err(e) => {
-            log::warn!(target: "cni-agent", error:% = e; "cannot read the host's rules to choose an iptables like its own");
-            vec![]
+    let mut order = Vec::new();
+    for variant in [Variant::Legacy, Variant::Nft] {
+        match host.enter(|| kernel.in_use(variant)).and_then(|used| used) {
+            Ok(true) => order.push(variant),
+            Ok(false) => {}
+            Err(e) => {
+                log::warn!(target: "cni-agent", error:% = e; "cannot see whether the host uses iptables-{variant}");
+            }
         }
-    };
-    [in_use, vec![Variant::Nft, Variant::Legacy]].concat()
+    }
+    order.extend([Variant::Nft, Variant::Legacy]);
+    order
 }
 
 /// Puts rules as pods get them into a namespace that is thrown away.

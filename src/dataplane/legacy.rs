@@ -1,6 +1,6 @@
 //! Legacy tables by getsockopt, decoded into views.
 //!
-//! Pure but for [`look`]. Formats: `linux/netfilter_ipv4/ip_tables.h`, `linux/netfilter_ipv6/ip6_tables.h`,
+//! Pure but for the questions to the kernel. Formats: `linux/netfilter_ipv4/ip_tables.h`, `linux/netfilter_ipv6/ip6_tables.h`,
 //! `linux/netfilter/x_tables.h`; a table is one block of entries in which chains are marked by offsets, by entries with
 //! the target `ERROR` that carry a user chain's name, and end with an entry of their own (policy, return).
 
@@ -12,7 +12,7 @@ use crate::sys::{ffi, file};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 /// Names of the hooks, by number.
@@ -64,53 +64,78 @@ impl Layout {
     }
 }
 
-/// The tables of the calling thread's namespace. Asks only for tables that exist: asking for another would make it.
+/// The tables of the calling thread's namespace.
 pub fn look(family: Family) -> Result<View> {
-    let layout = Layout::of(family);
-    let names = match file::read_limited(Path::new(layout.names), 4096) {
-        Ok(names) => names,
-        // No legacy tables in this kernel.
-        Err(e) if e.kind() == Kind::NotFound => return Ok(View::default()),
-        Err(e) => return Err(e),
-    };
-    let names = String::from_utf8(names).map_err(|_| invalid!("{}: not text", layout.names))?;
     let mut tables = BTreeMap::new();
-    for name in names.lines() {
-        let table = read(layout, name).with_context(|| format!("read legacy table {name}"))?;
-        tables.insert(name.to_owned(), decode(family, &table.info, &table.entries)?);
+    for name in names(family)? {
+        let table = read(Layout::of(family), &name).with_context(|| format!("read legacy table {name}"))?;
+        tables.insert(name, decode(family, &table.info, &table.entries)?);
     }
     Ok(View { tables })
 }
 
+/// Whether rules or chains of somebody are in any table. Cheap on hosts with many rules, which are not read.
+pub fn in_use(family: Family) -> Result<bool> {
+    let layout = Layout::of(family);
+    for name in names(family)? {
+        let info = read_info(&open(layout)?, layout, &name).with_context(|| format!("read legacy table {name}"))?;
+        // A table without rules has a policy for each hook and an entry that closes it.
+        if number(&info, INFO_SIZE - 8)? > number(&info, NAME_SIZE)?.count_ones() + 1 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The tables that exist. Only these may be asked for: asking for another would make it.
+fn names(family: Family) -> Result<Vec<String>> {
+    match file::read_limited(Path::new(Layout::of(family).names), 4096) {
+        Ok(names) => Ok(String::from_utf8_lossy(&names).lines().map(str::to_owned).collect()),
+        // No legacy tables in this kernel.
+        Err(e) if e.kind() == Kind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
+}
+
+fn open(layout: &Layout) -> Result<OwnedFd> {
+    let family = if layout.level == libc::IPPROTO_IP { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).context("open a raw socket")
+}
+
+/// `struct ipt_getinfo` of a table.
+fn read_info(socket: &OwnedFd, layout: &Layout, name: &str) -> Result<Vec<u8>> {
+    /// `IPT_SO_GET_INFO`, the same number for IPv6.
+    const GET_INFO: i32 = 64;
+    let mut info = named(name, INFO_SIZE)?;
+    ffi::getsockopt(socket.as_fd(), layout.level, GET_INFO, &mut info).context("IPT_SO_GET_INFO")?;
+    Ok(info)
+}
+
 /// A table as the kernel gives it out.
 #[derive(Debug)]
-pub struct RawTable {
+struct RawTable {
     /// `struct ipt_getinfo`.
-    pub info: Vec<u8>,
+    info: Vec<u8>,
     /// The block of entries.
-    pub entries: Vec<u8>,
+    entries: Vec<u8>,
 }
 
 fn read(layout: &Layout, name: &str) -> Result<RawTable> {
-    /// `IPT_SO_GET_INFO`, the same number for IPv6.
-    const GET_INFO: i32 = 64;
-    /// `IPT_SO_GET_ENTRIES`.
+    /// `IPT_SO_GET_ENTRIES`, the same number for IPv6.
     const GET_ENTRIES: i32 = 65;
     /// How often a table that changes meanwhile is read again.
     const TRIES: usize = 20;
+    /// Bytes; room for a hundred thousand rules.
+    const LARGEST: usize = 32 << 20;
 
-    let family = if layout.level == libc::IPPROTO_IP { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).context("raw socket")?;
-    if name.len() >= NAME_SIZE {
-        return Err(invalid!("name of {} bytes", name.len()));
-    }
+    let socket = open(layout)?;
     for _ in 0..TRIES {
-        let mut info = vec![0; INFO_SIZE];
-        info[..name.len()].copy_from_slice(name.as_bytes());
-        ffi::getsockopt(socket.as_fd(), layout.level, GET_INFO, &mut info).context("IPT_SO_GET_INFO")?;
+        let info = read_info(&socket, layout, name)?;
         let size = number(&info, INFO_SIZE - 4)?;
-        let mut buf = vec![0; ENTRIES_START + size as usize];
-        buf[..name.len()].copy_from_slice(name.as_bytes());
+        if size as usize > LARGEST {
+            return Err(invalid!("it has {size} bytes, {LARGEST} are allowed"));
+        }
+        let mut buf = named(name, ENTRIES_START + size as usize)?;
         buf[NAME_SIZE..NAME_SIZE + 4].copy_from_slice(&size.to_ne_bytes());
         match ffi::getsockopt(socket.as_fd(), layout.level, GET_ENTRIES, &mut buf) {
             Ok(_) => return Ok(RawTable { info, entries: buf.split_off(ENTRIES_START) }),
@@ -120,6 +145,16 @@ fn read(layout: &Layout, name: &str) -> Result<RawTable> {
         }
     }
     Err(Error::of(Kind::TimedOut, format_args!("it changed {TRIES} times while it was read")))
+}
+
+/// Zeroed room for an answer, which begins with the name of the table asked about.
+fn named(name: &str, size: usize) -> Result<Vec<u8>> {
+    if name.len() >= NAME_SIZE || size <= NAME_SIZE {
+        return Err(invalid!("legacy table {name:?}: the name is too long"));
+    }
+    let mut buf = vec![0; size];
+    buf[..name.len()].copy_from_slice(name.as_bytes());
+    Ok(buf)
 }
 
 /// Decodes one table.
@@ -137,7 +172,7 @@ pub fn decode(family: Family, info: &[u8], entries: &[u8]) -> Result<TableView> 
     while offset < entries.len() {
         let entry = Entry::parse(layout, entries, offset)?;
         let next = offset + entry.size;
-        if let Some(name) = entry.chain_head()? {
+        if let Some(name) = entry.chain_head() {
             // The last entry closes the table; it has no rules after it.
             if next < entries.len() {
                 starts.insert(next, name.clone());
@@ -205,23 +240,21 @@ impl<'a> Entry<'a> {
     }
 
     /// Name of the target's module; empty for verdicts and jumps.
-    fn target_name(&self) -> Result<String> {
+    fn target_name(&self) -> String {
         text(self.target.get(2..TARGET_HEADER - 1).unwrap_or_default())
     }
 
     /// Name of the chain that starts after this entry.
-    fn chain_head(&self) -> Result<Option<String>> {
-        if self.target_name()? != "ERROR" {
-            return Ok(None);
-        }
-        text(self.target.get(TARGET_HEADER..).unwrap_or_default()).map(Some)
+    fn chain_head(&self) -> Option<String> {
+        let data = self.target.get(TARGET_HEADER..).unwrap_or_default();
+        (self.target_name() == "ERROR").then(|| text(data))
     }
 
     /// The rule. `next` is the offset after it, `starts` are those of the first rules of user chains.
     fn rule(&self, next: usize, starts: &BTreeMap<usize, String>) -> Result<RuleView> {
         let mut body = [self.header, self.matches].concat();
         let mut jump = None;
-        if self.target_name()?.is_empty() {
+        if self.target_name().is_empty() {
             let verdict = number(self.target, TARGET_HEADER)?.cast_signed();
             match usize::try_from(verdict) {
                 // A verdict of the kernel: accept, drop, return.
@@ -254,10 +287,11 @@ fn short(bytes: &[u8], at: usize) -> Result<u16> {
 }
 
 /// A text that ends with a zero byte or with its field.
-fn text(field: &[u8]) -> Result<String> {
+fn text(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     let name = field.get(..end).unwrap_or_default();
-    String::from_utf8(name.to_vec()).map_err(|_| invalid!("legacy table: a name that is no text: {name:?}"))
+    // Names of others may be anything; they need only differ from ours.
+    String::from_utf8_lossy(name).into_owned()
 }
 
 #[cfg(test)]

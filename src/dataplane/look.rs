@@ -4,7 +4,7 @@
 use super::xtables::Variant;
 use super::{legacy, nft};
 use crate::error::{Context, Result};
-use crate::rules::view::{TableView, View};
+use crate::rules::view::View;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
@@ -19,11 +19,15 @@ pub struct Kernel {
 impl Kernel {
     /// Asks, in a namespace that is thrown away.
     pub fn probe() -> Result<Self> {
-        let dumped = Netns::scratch()?.enter(nft::dump)?;
-        if let Err(e) = &dumped {
-            log::debug!(target: "cni-agent", error:% = e; "this kernel has no nf_tables");
+        Ok(Kernel { nft: Netns::scratch()?.enter(nft::is_there)?? })
+    }
+
+    /// Whether anybody put rules or chains into the calling thread's namespace in this variant.
+    pub fn in_use(self, variant: Variant) -> Result<bool> {
+        match variant {
+            Variant::Nft => Ok(self.nft && nft::in_use()?),
+            Variant::Legacy => Ok(legacy::in_use(Family::V4)? || legacy::in_use(Family::V6)?),
         }
-        Ok(Kernel { nft: dumped.is_ok() })
     }
 
     /// Looks at the calling thread's namespace.
@@ -49,15 +53,5 @@ impl Look {
     pub fn view(&self, variant: Variant, family: Family) -> &View {
         static NOTHING: View = View { tables: BTreeMap::new() };
         self.0.get(&(variant, family)).unwrap_or(&NOTHING)
-    }
-
-    /// Whether anybody put rules or chains into iptables' own tables in this variant.
-    pub fn in_use(&self, variant: Variant) -> bool {
-        let used = |table: &TableView| table.chains.values().any(|c| c.attached.is_none() || !c.rules.is_empty());
-        [Family::V4, Family::V6].into_iter().any(|family| {
-            let view = self.view(variant, family);
-            let own = ["filter", "nat", "mangle", "raw", "security"].into_iter().filter_map(|name| view.table(name));
-            own.into_iter().any(used)
-        })
     }
 }

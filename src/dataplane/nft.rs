@@ -1,9 +1,10 @@
 //! nf_tables over netlink: the dump of a namespace's tables of the iptables families, decoded into views.
 //!
-//! Pure but for [`dump`] and [`wake`]. Formats: `linux/netfilter/nf_tables.h`; numbers in attributes are big endian.
+//! Pure but for the questions to the kernel. Formats: `linux/netfilter/nf_tables.h`; numbers in attributes are big
+//! endian.
 
 use super::attributes::{ATTRIBUTE_HEADER, Attributes, HEADER_SIZE, family_number, header, put};
-use crate::error::{Context, Result};
+use crate::error::{Context, Kind, Result};
 use crate::invalid;
 use crate::rules::view::{Attachment, RuleView, TableView, View};
 use crate::sys::netlink::{self, Change, Family, RawMessage};
@@ -23,6 +24,9 @@ const fn kind(message: u8) -> u16 {
     u16::from_be_bytes([SUBSYSTEM, message])
 }
 
+/// Where iptables keeps its rules.
+const IPTABLES_TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
+
 const TABLE_NAME: u16 = 1;
 const TABLE_FLAGS: u16 = 2;
 /// Flag of a table that is switched off.
@@ -31,6 +35,8 @@ const TABLE_F_DORMANT: u32 = 1;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
+/// How many rules it has, and how many lead to it.
+const CHAIN_USE: u16 = 6;
 const CHAIN_TYPE: u16 = 7;
 const HOOK_NUMBER: u16 = 1;
 const HOOK_PRIORITY: u16 = 2;
@@ -82,6 +88,30 @@ pub fn dump() -> Result<Dump> {
         chains: get(GETCHAIN).context("dump the chains of nf_tables")?,
         rules: get(GETRULE).context("dump the rules of nf_tables")?,
     })
+}
+
+/// Whether rules or chains of somebody are in the tables that iptables uses. Cheap on hosts with many rules, which are
+/// not read.
+pub fn in_use() -> Result<bool> {
+    let chains = netlink::netfilter(GETCHAIN, libc::NLM_F_DUMP as u16, &header(libc::AF_UNSPEC as u8));
+    for message in chains.context("dump the chains of nf_tables")? {
+        let Some((_, chain)) = open(&message, NEWCHAIN)? else { continue };
+        let of_iptables = IPTABLES_TABLES.contains(&chain.text(CHAIN_TABLE)?.as_str());
+        if of_iptables && (chain.get(CHAIN_HOOK).is_none() || chain.number(CHAIN_USE)?.unwrap_or(0) > 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether this kernel has nf_tables.
+pub fn is_there() -> Result<bool> {
+    match netlink::netfilter(GETTABLE, libc::NLM_F_DUMP as u16, &header(libc::AF_UNSPEC as u8)) {
+        Ok(_) => Ok(true),
+        // No netfilter over netlink at all; or that, but no nf_tables behind it (nfnetlink_rcv_msg).
+        Err(e) if e.kind() == Kind::Unsupported || e.errno() == Some(libc::EINVAL) => Ok(false),
+        Err(e) => Err(e).context("ask for the tables of nf_tables"),
+    }
 }
 
 /// Switches a dormant table on.

@@ -22,7 +22,7 @@ fn no_connection_escapes_while_rules_are_replaced() {
             "ip link set lo up; ip link add out0 type veth peer name out1; ip addr add 10.77.0.2/24 dev out0; ip link set out0 up",
         );
         inpod.apply(&netns, &plain()).unwrap();
-        let proxy = listen(&netns, ([0, 0, 0, 0], 15001), b'p');
+        let proxy = listen(&netns, ([0, 0, 0, 0], 15001));
         let (passed, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let escaped = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn no_connection_escapes_while_rules_are_replaced() {
     }
 }
 
-fn listen(netns: &Netns, address: ([u8; 4], u16), _name: u8) -> TcpListener {
+fn listen(netns: &Netns, address: ([u8; 4], u16)) -> TcpListener {
     let listener = netns.enter(|| TcpListener::bind(SocketAddr::from(address)).unwrap()).unwrap();
     listener.set_nonblocking(true).unwrap();
     listener
