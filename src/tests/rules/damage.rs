@@ -47,35 +47,41 @@ const NFT_DAMAGE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn damage_is_noticed_and_put_right() {
-    for variant in VARIANTS {
-        let (inpod, _dir) = programmer(variant);
-        let nft_only = if variant == Variant::Nft { NFT_DAMAGE } else { &[] };
-        for (damage, clause) in DAMAGE.iter().chain(nft_only) {
-            for (name, ip, flag, nft) in [("IPv4", "iptables", "-4", "ip"), ("IPv6", "ip6tables", "-6", "ip6")] {
-                let case = format!("{variant} {name} {damage}");
-                let netns = pod();
-                foreign(&netns, variant);
-                inpod.apply(&netns, &plain()).unwrap();
-                let script = damage.replace("IPT", &format!("{ip}-{variant}")).replace("FAMILY", flag);
-                sh(&netns, &script.replace("NFT", nft));
-                let foreign_now = of_others(&netns);
+fn damage_of_nft_rules_is_noticed_and_put_right() {
+    repair(Variant::Nft, DAMAGE.iter().chain(NFT_DAMAGE));
+}
 
-                let said = inpod.check(&netns, &plain()).unwrap();
-                assert!(said.contains(&format!("{name}: {clause}")), "{case}: {said:?}");
-                assert_eq!(inpod.apply(&netns, &plain()).unwrap(), Applied::Written, "{case}");
-                assert_eq!(inpod.check(&netns, &plain()).unwrap(), Vec::<String>::new(), "{case}");
-                assert_eq!(of_others(&netns), foreign_now, "{case}");
-                let twin = pod();
-                foreign(&twin, variant);
-                inpod.apply(&twin, &plain()).unwrap();
-                assert_eq!(of_ours(&netns), of_ours(&twin), "{case}");
+#[test]
+fn damage_of_legacy_rules_is_noticed_and_put_right() {
+    repair(Variant::Legacy, DAMAGE);
+}
 
-                inpod.remove(&netns).unwrap();
-                assert_eq!(of_ours(&netns), Vec::<String>::new(), "{case}");
-                assert_eq!(of_others(&netns), foreign_now, "{case}");
-            }
-        }
+/// Does each damage to one of the families, in turn.
+fn repair<'a>(variant: Variant, all: impl IntoIterator<Item = &'a (&'a str, &'a str)>) {
+    let (inpod, _dir) = programmer(variant);
+    let twin = pod();
+    foreign(&twin, variant);
+    inpod.apply(&twin, &plain()).unwrap();
+    let right = of_ours(&twin);
+    for (number, (damage, clause)) in all.into_iter().enumerate() {
+        let (name, ip, flag, nft) =
+            if number % 2 == 0 { ("IPv4", "iptables", "-4", "ip") } else { ("IPv6", "ip6tables", "-6", "ip6") };
+        let case = format!("{variant} {name} {damage}");
+        let netns = pod();
+        foreign(&netns, variant);
+        inpod.apply(&netns, &plain()).unwrap();
+        let script = damage.replace("IPT", &format!("{ip}-{variant}")).replace("FAMILY", flag);
+        sh(&netns, &script.replace("NFT", nft));
+        let others = of_others(&netns);
+
+        let said = inpod.check(&netns, &plain()).unwrap();
+        assert!(said.contains(&format!("{name}: {clause}")), "{case}: {said:?}");
+        assert_eq!(inpod.apply(&netns, &plain()).unwrap(), Applied::Written, "{case}");
+        assert_eq!(inpod.check(&netns, &plain()).unwrap(), Vec::<String>::new(), "{case}");
+        assert_eq!((of_ours(&netns), of_others(&netns)), (right.clone(), others.clone()), "{case}");
+
+        inpod.remove(&netns).unwrap();
+        assert_eq!((of_ours(&netns), of_others(&netns)), (vec![], others), "{case}");
     }
 }
 

@@ -75,9 +75,13 @@ pub(super) fn load(netns: &Netns, variant: Variant, input: &str) {
 
 /// Everything in a variant's tables of one family, without counters and without tables in which nothing is.
 pub(super) fn saved(netns: &Netns, variant: Variant, ip: &str) -> Vec<String> {
+    meaningful(&sh(netns, &format!("{ip}-{variant}-save 2>/dev/null")))
+}
+
+fn meaningful(save: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut table = Vec::new();
-    for line in sh(netns, &format!("{ip}-{variant}-save 2>/dev/null")).lines() {
+    for line in save.lines() {
         match line.split_once(' ') {
             Some(("#", _)) => {}
             Some((chain, rest)) if chain.starts_with(':') => {
@@ -101,22 +105,29 @@ pub(super) fn saved(netns: &Netns, variant: Variant, ip: &str) -> Vec<String> {
 
 /// All that a namespace holds: both variants and families, routes and routing rules.
 pub(super) fn everything(netns: &Netns) -> Vec<String> {
-    let mut all = Vec::new();
-    for variant in VARIANTS {
-        for ip in ["iptables", "ip6tables"] {
-            all.extend(saved(netns, variant, ip).into_iter().map(|line| format!("{ip}-{variant} {line}")));
-        }
-    }
-    for family in ["-4", "-6"] {
-        all.extend(routing(netns, family).into_iter().map(|line| format!("{family} {line}")));
-    }
-    all
+    const SCRIPT: &str = "
+        for tool in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
+            echo \"## $tool\"; $tool-save 2>/dev/null
+        done
+        for family in -4 -6; do
+            echo \"## $family\"; ip $family rule; ip $family route show table 100 2>/dev/null || true
+        done";
+    let text = sh(netns, SCRIPT);
+    let parts = text.split("## ").filter_map(|part| part.split_once('\n'));
+    let named = parts.flat_map(|(name, text)| {
+        let lines = if name.starts_with('-') { lines(text) } else { meaningful(text) };
+        lines.into_iter().map(move |line| format!("{name} {line}"))
+    });
+    named.collect()
+}
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.trim().to_owned()).collect()
 }
 
 /// Routing rules and the routes of our table.
 pub(super) fn routing(netns: &Netns, family: &str) -> Vec<String> {
-    let text = sh(netns, &format!("ip {family} rule; ip {family} route show table 100 2>/dev/null || true"));
-    text.lines().map(|line| line.trim().to_owned()).collect()
+    lines(&sh(netns, &format!("ip {family} rule; ip {family} route show table 100 2>/dev/null || true")))
 }
 
 /// A programmer that uses `variant`, and the directory it works in.
