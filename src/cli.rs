@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod rules;
+pub mod uninstall;
 
 use crate::config::option::{Flags, Section, Spec, Takes};
 use crate::error::{Error, Kind, Result};
@@ -17,6 +18,8 @@ pub enum Personality {
     Plugin,
     /// Shows the rules of a pod.
     Rules,
+    /// Takes everything off the node.
+    Uninstall,
     /// Says what it is.
     Version,
     /// Says how it is called.
@@ -24,10 +27,11 @@ pub enum Personality {
 }
 
 /// The commands that can be named, with what they are for.
-const COMMANDS: [(&str, Personality, &str); 5] = [
+const COMMANDS: [(&str, Personality, &str); 6] = [
     ("agent", Personality::Agent, "the daemon: installs the plugin and enrols the node's pods (also as install-cni)"),
     ("cni", Personality::Plugin, "the CNI plugin, run by a container runtime (also as istio-cni)"),
     ("rules", Personality::Rules, "print the traffic rules of a pod or of the host; applies nothing"),
+    ("uninstall", Personality::Uninstall, "take the plugin and its configuration off the node; --dry-run only lists"),
     ("version", Personality::Version, "print the version"),
     ("help", Personality::Help, "print this text"),
 ];

@@ -3,16 +3,18 @@
 //! Only this file reads the environment and writes to standard output. A plugin run does nothing before it is known to
 //! be one.
 
-use ferrule::cli::{self, Personality, agent, rules};
+use ferrule::cli::{self, Personality, agent, rules, uninstall};
 use ferrule::cni::plugin::{self, Environment};
 use ferrule::config::option::Variables;
 use ferrule::error::{Context, Result};
+use ferrule::install;
 use ferrule::logging;
 use ferrule::pod::object;
-use ferrule::sys::file;
+use ferrule::sys::file::{self, Lock};
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Largest file with a pod that is read, bytes: more than the API server accepts for an object.
@@ -33,6 +35,7 @@ fn run(argv: &[OsString]) -> Result<ExitCode> {
         Personality::Plugin => return Ok(plugin()),
         Personality::Agent => agent(args)?,
         Personality::Rules => rules(args)?,
+        Personality::Uninstall => return uninstall(args),
         Personality::Version => print(&format!("ferrule {}\n", env!("CARGO_PKG_VERSION")))?,
         Personality::Help => print(&cli::overview())?,
     }
@@ -77,6 +80,33 @@ fn rules(args: &[OsString]) -> Result<()> {
         say(format_args!("ferrule: warning: {warning}"));
     }
     print(&answer.text)
+}
+
+/// Prints what was done; exit code 1 if something was left undone.
+fn uninstall(args: &[OsString]) -> Result<ExitCode> {
+    let (options, run) = match uninstall::parse(args, &variables())? {
+        uninstall::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
+        uninstall::Request::Uninstall(options, run) => (options, run),
+    };
+    let _lock = no_agent(&options.run_dir)?;
+    let removal = install::uninstall(&options, run);
+    let steps = removal.steps.iter().map(|step| format!("{step}\n")).collect::<String>();
+    let nothing = removal.steps.is_empty() && removal.failures.is_empty();
+    print(if nothing { "nothing of ours is installed\n" } else { &steps })?;
+    for failure in &removal.failures {
+        say(format_args!("ferrule: {failure}"));
+    }
+    Ok(if removal.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A running agent would put everything back at once.
+fn no_agent(run_dir: &Path) -> Result<Option<Lock>> {
+    if !run_dir.is_dir() {
+        return Ok(None);
+    }
+    let lock = Lock::try_take(&run_dir.join("lock"))?;
+    let running = || format!("an agent is running (it holds {}); stop it first", run_dir.join("lock").display());
+    lock.map(Some).with_context(running)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]

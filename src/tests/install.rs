@@ -4,10 +4,11 @@ mod crash;
 mod faults;
 
 use crate::support::eventually;
+use crate::support::program::{ferrule, finish};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use ferrule::install::entry::Entry;
 use ferrule::install::{Keeper, Mode, Notice, Options, Run, kubeconfig, uninstall};
-use ferrule::sys::file::HostRoot;
+use ferrule::sys::file::{HostRoot, Lock};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -425,4 +426,32 @@ fn a_fight_is_short_and_explained() {
     kept.ready();
     assert!(stopped.elapsed() < Duration::from_secs(5), "{:?}", stopped.elapsed());
     assert_eq!(ours(&node.read("05-cilium.conflist")), 1);
+}
+
+#[test]
+fn uninstall_from_a_shell() {
+    let node = Node::new();
+    node.write("10-podnet.conflist", BRIDGE);
+    Kept::start(node.options()).ready();
+    let installed = node.read("10-podnet.conflist");
+    let root = node.path("");
+    let run = |more: &[&str]| {
+        let run_dir = format!("--cni-agent-run-dir={}", node.path("run/istio-cni").display());
+        let host_root = format!("--host-root={}", root.display());
+        finish(&mut ferrule(&[&["uninstall", &host_root, &run_dir], more].concat()), b"")
+    };
+    let lock = Lock::try_take(&node.path("run/istio-cni/lock")).unwrap().unwrap();
+    let refused = run(&[]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("an agent is running"), "{refused:?}");
+    drop(lock);
+    let dry = run(&["--dry-run"]);
+    assert_eq!((dry.code, node.read("10-podnet.conflist")), (Some(0), installed));
+    let real = run(&[]);
+    assert_eq!((real.code, &real.stdout, real.stderr.as_str()), (Some(0), &dry.stdout, ""));
+    assert_eq!(node.read("10-podnet.conflist"), BRIDGE);
+    assert!(!node.path("opt/cni/bin/istio-cni").exists());
+    let again = run(&[]);
+    assert_eq!((again.code, again.stdout.as_str()), (Some(0), "nothing of ours is installed\n"));
+    assert_eq!(run(&["now"]).code, Some(2));
+    assert!(run(&["--help"]).stdout.contains("--dry-run"));
 }
