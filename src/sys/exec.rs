@@ -11,16 +11,16 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use std::ffi::OsString;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, pipe2};
+use std::ffi::{CString, OsString};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -102,7 +102,7 @@ pub fn run_all(commands: &[Command]) -> Vec<Result<Output>> {
 
 /// A child and our ends of its pipes.
 struct Running<'a> {
-    child: Child,
+    pid: Pid,
     /// Readable once the child has ended.
     pidfd: OwnedFd,
     stdin: Option<File>,
@@ -111,43 +111,49 @@ struct Running<'a> {
     stderr: Stream,
     deadline: Instant,
     /// How it ended; `Err` when we killed it, and why.
-    end: Option<Result<ExitStatus>>,
+    end: Option<Result<WaitStatus>>,
 }
 
 impl<'a> Running<'a> {
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
     fn start(command: &'a Command) -> Result<Self> {
-        let mut builder = std::process::Command::new(&command.program);
-        builder.args(&command.args).env_clear().envs(command.env.iter().map(|(key, value)| (key, value)));
-        if let Some(arg0) = &command.arg0 {
-            builder.arg0(arg0);
-        }
-        let stdin = if command.stdin.is_empty() { Stdio::null() } else { Stdio::piped() };
-        builder.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own: a kill reaches what the program started, and a signal to our group does not reach it.
-        builder.current_dir("/").process_group(0);
-        let join = command.join.as_ref().map(|join| (join.user_ns.clone(), join.netns.clone()));
-        ffi::in_child(&mut builder, join);
-        let deadline = clock::now() + command.deadline;
-        let mut child = builder.spawn().with_context(|| format!("run {}", describe(command)))?;
-        match Self::pipes(&mut child) {
-            Ok((pidfd, stdin, stdout, stderr)) => {
-                Ok(Running { child, pidfd, stdin, to_write: &command.stdin, stdout, stderr, deadline, end: None })
-            }
-            Err(e) => {
-                kill_group(&mut child);
-                let _ = child.wait();
-                Err(e.context(format_args!("run {}", describe(command))))
-            }
-        }
+        Self::spawn(command).with_context(|| format!("run {}", describe(command)))
     }
 
-    fn pipes(child: &mut Child) -> Result<(OwnedFd, Option<File>, Stream, Stream)> {
-        let pidfd = ffi::pidfd_open(child.id()).context("pidfd_open")?;
-        let stdin = child.stdin.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
-        let stdout = child.stdout.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
-        let stderr = child.stderr.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
-        Ok((pidfd, stdin, Stream::new(stdout), Stream::new(stderr)))
+    fn spawn(command: &'a Command) -> Result<Self> {
+        let program = CString::new(command.program.as_os_str().as_bytes())?;
+        let arg0 = command.arg0.as_deref().unwrap_or(command.program.as_os_str());
+        let args = std::iter::once(arg0).chain(command.args.iter().map(OsString::as_os_str));
+        let args = args.map(|arg| CString::new(arg.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+        let pair = |(key, value): &(OsString, OsString)| CString::new([key.as_bytes(), value.as_bytes()].join(&b'='));
+        let env = command.env.iter().map(pair).collect::<Result<Vec<_>, _>>()?;
+        let (stdin_read, stdin_write) = pipe()?;
+        let (stdout_read, stdout_write) = pipe()?;
+        let (stderr_read, stderr_write) = pipe()?;
+        for ours in [&stdin_write, &stdout_read, &stderr_read] {
+            fcntl(ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).context("fcntl")?;
+        }
+        let deadline = clock::now() + command.deadline;
+        let (pid, pidfd) = ffi::spawn(&ffi::Spawn {
+            program: &program,
+            args: &args,
+            env: &env,
+            stdio: [stdin_read.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()],
+            join: command.join.as_ref().map(|join| (join.user_ns.as_fd(), join.netns.as_fd())),
+        })?;
+        let mut running = Running {
+            pid,
+            pidfd,
+            stdin: Some(File::from(stdin_write)),
+            to_write: &command.stdin,
+            stdout: Stream::new(stdout_read),
+            stderr: Stream::new(stderr_read),
+            deadline,
+            end: None,
+        };
+        // The child's own end must be closed first, or a write to a child that closed its input would never fail.
+        drop(stdin_read);
+        running.feed();
+        Ok(running)
     }
 
     fn poll_fds<'b>(&'b self, fds: &mut Vec<PollFd<'b>>) {
@@ -160,7 +166,7 @@ impl<'a> Running<'a> {
     /// Moves what can be moved without blocking.
     fn step(&mut self) {
         // Asked before the pipes are drained: what an ended child wrote is then in them.
-        let ended = self.child.try_wait();
+        let ended = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
         self.feed();
         self.stderr.drain(MAX_STDERR);
         self.stdout.drain(MAX_STDOUT);
@@ -169,11 +175,11 @@ impl<'a> Running<'a> {
             return;
         }
         match ended {
-            Ok(Some(status)) => self.end = Some(Ok(status)),
-            Ok(None) if clock::until(self.deadline).is_zero() => {
+            Ok(WaitStatus::StillAlive) if clock::until(self.deadline).is_zero() => {
                 self.kill(Error::of(Kind::TimedOut, "it was killed at its deadline"));
             }
-            Ok(None) => {}
+            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => {}
+            Ok(status) => self.end = Some(Ok(status)),
             Err(e) => self.kill(e.into()),
         }
     }
@@ -192,19 +198,24 @@ impl<'a> Running<'a> {
         self.stdin = None;
     }
 
+    /// Kills the child and everything in its process group. It is not reaped yet, so its number is still its own.
     fn kill(&mut self, why: Error) {
-        kill_group(&mut self.child);
-        let _ = self.child.wait();
+        let _ = killpg(self.pid, Signal::SIGKILL);
+        while waitpid(self.pid, None) == Err(Errno::EINTR) {}
         self.stderr.drain(MAX_STDERR);
         self.end = Some(Err(why));
     }
 
     fn finish(mut self, command: &Command) -> Result<Output> {
         let error = match self.end.take() {
-            Some(Ok(status)) if status.success() => {
+            Some(Ok(WaitStatus::Exited(_, 0))) => {
                 return Ok(Output { stdout: self.stdout.data, stderr: self.stderr.data });
             }
-            Some(Ok(status)) => Error::of(Kind::ProgramFailed, status),
+            Some(Ok(WaitStatus::Exited(_, code))) => Error::of(Kind::ProgramFailed, format_args!("exit status {code}")),
+            Some(Ok(WaitStatus::Signaled(_, signal, _))) => {
+                Error::of(Kind::ProgramFailed, format_args!("killed by {signal}"))
+            }
+            Some(Ok(other)) => Error::of(Kind::ProgramFailed, format_args!("{other:?}")),
             Some(Err(why)) => why,
             None => Error::new("it was never waited for"),
         };
@@ -224,8 +235,8 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(pipe: Option<File>) -> Self {
-        Stream { pipe, data: Vec::new(), lost: 0 }
+    fn new(pipe: OwnedFd) -> Self {
+        Stream { pipe: Some(File::from(pipe)), data: Vec::new(), lost: 0 }
     }
 
     /// Reads what is there.
@@ -249,17 +260,9 @@ impl Stream {
     }
 }
 
-fn nonblocking(pipe: OwnedFd) -> Result<File> {
-    fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).context("fcntl")?;
-    Ok(File::from(pipe))
-}
-
-/// Kills the child and everything in its process group. The child is not reaped yet, so its number is still its own.
-fn kill_group(child: &mut Child) {
-    let group = i32::try_from(child.id()).map(Pid::from_raw);
-    if !group.is_ok_and(|group| matches!(killpg(group, Signal::SIGKILL), Ok(()) | Err(Errno::ESRCH))) {
-        let _ = child.kill();
-    }
+/// Reading end and writing end, close-on-exec.
+fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    pipe2(OFlag::O_CLOEXEC).context("make a pipe")
 }
 
 /// The program and its arguments, as a person would type them.
@@ -325,9 +328,9 @@ mod tests {
     fn failures_say_program_status_and_stderr() {
         let (kind, text) = failure(&sh("echo one >&2; echo >&2; echo two >&2; exit 3"));
         assert_eq!(kind, Kind::ProgramFailed);
-        assert_eq!(text, "/bin/sh -c echo one >&2; echo >&2; echo two >&2; exit 3: exit status: 3: one; two");
+        assert_eq!(text, "/bin/sh -c echo one >&2; echo >&2; echo two >&2; exit 3: exit status 3: one; two");
         let (kind, text) = failure(&sh("kill -9 $$"));
-        assert_eq!((kind, text.contains("signal: 9")), (Kind::ProgramFailed, true), "{text}");
+        assert_eq!((kind, text.contains("killed by SIGKILL")), (Kind::ProgramFailed, true), "{text}");
         let (kind, text) = failure(&Command { program: "/no/such".into(), ..sh("") });
         assert_eq!((kind, text.starts_with("run /no/such -c")), (Kind::NotFound, true), "{text}");
     }

@@ -1,13 +1,11 @@
 //! The only file with `unsafe`: system calls for which no crate here has a safe door, each behind a safe function.
 #![expect(unsafe_code, reason = "this file is where it is allowed")]
 
-use crate::sys::netns::Netns;
 use nix::errno::Errno;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-use std::sync::Arc;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::unistd::Pid;
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Room for descriptors of one packet. The kernel drops what does not fit and says so.
 const MAX_FDS: usize = 16;
@@ -82,15 +80,6 @@ pub fn ns_user(ns: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(Errno::result(libc::ioctl(ns.as_raw_fd(), NS_GET_USERNS))?)) }
 }
 
-/// `pidfd_open(2)`: a descriptor that polls readable once the child has ended.
-pub fn pidfd_open(pid: u32) -> nix::Result<OwnedFd> {
-    // SAFETY: two integers in, a new close-on-exec descriptor out, which nobody else owns.
-    unsafe {
-        let fd = Errno::result(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
-        Ok(OwnedFd::from_raw_fd(fd as i32))
-    }
-}
-
 /// `getsockopt(2)` with an option whose value is a block of bytes; returns how many the kernel wrote.
 pub fn getsockopt(socket: BorrowedFd<'_>, level: i32, option: i32, value: &mut [u8]) -> nix::Result<usize> {
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::EINVAL)?;
@@ -101,40 +90,154 @@ pub fn getsockopt(socket: BorrowedFd<'_>, level: i32, option: i32, value: &mut [
     Ok(len as usize)
 }
 
-/// What a child does between fork and exec: joins the user namespace and then the network namespace given, as its
-/// root; unblocks every signal; asks to be killed with the thread that made it (and gives up at once when the parent
-/// is already gone).
-pub fn in_child(command: &mut Command, join: Option<(Arc<OwnedFd>, Arc<Netns>)>) {
-    let parent = std::process::id();
-    let hook = move || -> io::Result<()> {
-        if let Some((user_ns, netns)) = &join {
-            // The kernel forgets PDEATHSIG when credentials change, so this comes first. The raw system calls, since
-            // libc's own wrappers would signal threads that do not exist in a forked child.
-            // SAFETY: integers only; `setgroups` reads nothing with a count of 0.
-            unsafe {
-                check(libc::setns(user_ns.as_raw_fd(), libc::CLONE_NEWUSER) as _)?;
-                check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
-                check(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
-                check(libc::syscall(libc::SYS_setresuid, 0, 0, 0))?;
-                check(libc::setns(netns.as_fd().as_raw_fd(), libc::CLONE_NEWNET) as _)?;
-            }
-        }
-        // SAFETY: all are async-signal-safe, take integers or a pointer to a live local, and change this child only.
-        unsafe {
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut none);
-            check(libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) as _)?;
-            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) as _)?;
-            if libc::getppid().unsigned_abs() != parent {
-                return Err(io::Error::from_raw_os_error(libc::ESRCH));
-            }
-        }
-        Ok(())
-    };
-    // SAFETY: the hook allocates nothing, takes no lock and calls only async-signal-safe functions.
-    unsafe { command.pre_exec(hook) };
+/// What a child is to become. Everything is made before it exists, since it may not allocate.
+#[derive(Debug)]
+pub struct Spawn<'a> {
+    /// Absolute path.
+    pub program: &'a CStr,
+    /// With `argv[0]`.
+    pub args: &'a [CString],
+    /// `KEY=value`.
+    pub env: &'a [CString],
+    /// Standard input, output and error.
+    pub stdio: [BorrowedFd<'a>; 3],
+    /// A user namespace to become root of, and a network namespace of it to enter then.
+    pub join: Option<(BorrowedFd<'a>, BorrowedFd<'a>)>,
 }
 
-fn check(result: libc::c_long) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// Starts a program in a process group of its own, with `/` as its directory, every signal unblocked and at its
+/// default, and to be killed with the thread that starts it. Returns its number and a descriptor that polls readable
+/// once it has ended.
+///
+/// As vfork(2) does, the child borrows our memory until it execs, so this costs the same however large we are: copying
+/// the page tables of an agent would take longer than the rules it starts iptables for. Only a child that changes its
+/// credentials gets a copy, because that change would reach into the memory it borrows (it clears "dumpable").
+pub fn spawn(spawn: &Spawn<'_>) -> nix::Result<(Pid, OwnedFd)> {
+    let pointers = |strings: &[CString]| -> Vec<*const c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, envp) = (pointers(spawn.args), pointers(spawn.env));
+    // Shared, so that the error arrives from a child with a copy of our memory too.
+    let region = Region::new()?;
+    let mut order = Order {
+        program: spawn.program.as_ptr(),
+        argv: argv.as_ptr(),
+        envp: envp.as_ptr(),
+        stdio: spawn.stdio.map(|fd| fd.as_raw_fd()),
+        join: spawn.join.map(|(user_ns, netns)| (user_ns.as_raw_fd(), netns.as_raw_fd())),
+        parent: std::process::id(),
+        error: region.error(),
+    };
+    let memory = if order.join.is_none() { libc::CLONE_VM } else { 0 };
+    let flags = memory | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let mut pidfd: c_int = -1;
+    // Our handlers must not run in the child, where they would act on our memory.
+    let mut mask = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
+    // SAFETY: the child runs on a stack of its own and reads only `order` and what it points to; all of that outlives
+    // it, since CLONE_VFORK holds this thread until the child has executed the program or exited.
+    let pid = Errno::result(unsafe {
+        libc::clone(child, region.stack_top(), flags, (&raw mut order).cast(), &raw mut pidfd)
+    });
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+    let pid = Pid::from_raw(pid?);
+    // SAFETY: CLONE_PIDFD made this descriptor for us; close-on-exec is always set.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    // SAFETY: the pointer is into the region, aligned, and the child is no longer writing.
+    match unsafe { order.error.read_volatile() } {
+        0 => Ok((pid, pidfd)),
+        errno => {
+            let _ = nix::sys::wait::waitpid(pid, None);
+            Err(Errno::from_raw(errno))
+        }
+    }
+}
+
+/// What the child reads.
+struct Order {
+    program: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    stdio: [RawFd; 3],
+    join: Option<(RawFd, RawFd)>,
+    parent: u32,
+    /// Where the child leaves the errno of what failed.
+    error: *mut c_int,
+}
+
+/// Memory for a child: the word for its error, then its stack.
+struct Region(*mut c_void);
+
+impl Region {
+    const SIZE: usize = 64 << 10;
+
+    fn new() -> nix::Result<Self> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new anonymous mapping touches nothing that exists.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::SIZE, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(Region(at)) }
+    }
+
+    /// The kernel's zero there means "no error".
+    fn error(&self) -> *mut c_int {
+        self.0.cast()
+    }
+
+    fn stack_top(&self) -> *mut c_void {
+        // SAFETY: one past the end of the mapping, page-aligned; stacks grow down from there.
+        unsafe { self.0.byte_add(Self::SIZE) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nobody refers to any more.
+        unsafe { libc::munmap(self.0, Self::SIZE) };
+    }
+}
+
+/// The child until it is another program. Only async-signal-safe calls; no allocation, no lock, no panic.
+extern "C" fn child(order: *mut c_void) -> c_int {
+    // SAFETY: `spawn` passes an `Order` that lives until this process has executed or exited.
+    let order = unsafe { &*order.cast::<Order>() };
+    let Err(errno) = become_program(order);
+    // SAFETY: the word is in the shared region; `_exit` runs none of our exit handlers.
+    unsafe {
+        order.error.write_volatile(errno as c_int);
+        libc::_exit(127)
+    }
+}
+
+fn become_program(order: &Order) -> nix::Result<std::convert::Infallible> {
+    // SAFETY: integers, and pointers to live memory of `order` or of this frame. The raw system calls where libc's own
+    // wrappers would have every thread of the process follow, none of which exists here.
+    unsafe {
+        let zero = |result: c_long| Errno::result(result).map(drop);
+        for (fd, number) in order.stdio.into_iter().zip(0..) {
+            Errno::result(libc::dup2(fd, number))?;
+        }
+        zero(libc::setpgid(0, 0).into())?;
+        zero(libc::chdir(c"/".as_ptr()).into())?;
+        if let Some((user_ns, netns)) = order.join {
+            // The kernel forgets PDEATHSIG when credentials change, so this comes first.
+            zero(libc::setns(user_ns, libc::CLONE_NEWUSER).into())?;
+            zero(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
+            zero(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
+            zero(libc::syscall(libc::SYS_setresuid, 0, 0, 0))?;
+            zero(libc::setns(netns, libc::CLONE_NEWNET).into())?;
+        }
+        zero(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL).into())?;
+        if libc::getppid().unsigned_abs() != order.parent {
+            return Err(Errno::ESRCH);
+        }
+        for signal in 1..=libc::SIGRTMAX() {
+            // Fails for the two that libc keeps for itself, and for SIGKILL and SIGSTOP.
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        zero(libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()).into())?;
+        libc::execve(order.program, order.argv, order.envp);
+        Err(Errno::last())
+    }
 }

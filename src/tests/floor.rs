@@ -3,6 +3,7 @@
 use crate::support::eventually;
 use crate::support::netns::{Backend, PodNetns, iptables_save, run_in};
 use ferrule::error::Kind;
+use ferrule::sys::exec;
 use ferrule::sys::fd::{recv_with_fds, send_with_fd};
 use ferrule::sys::file::HostRoot;
 use ferrule::sys::netlink::{
@@ -19,6 +20,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_millis(50);
@@ -60,6 +62,65 @@ fn a_pod_of_another_user_namespace_is_recognised() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(File::from(owner.unwrap().unwrap()).metadata().unwrap().ino(), expected);
+}
+
+#[test]
+fn a_program_joins_the_pods_user_namespace_as_its_root() {
+    let mut pod = Command::new("unshare").args(["-U", "-n", "sleep", "60"]).spawn().unwrap();
+    let path = format!("/proc/{}/ns/net", pod.id());
+    let own = Netns::own().unwrap().id();
+    eventually("the pod has its namespaces", || Netns::open(Path::new(&path)).is_ok_and(|ns| ns.id() != own));
+    // As the kubelet does it: the pod's ids are a range of the host's that nobody else has.
+    for map in ["uid_map", "gid_map"] {
+        std::fs::write(format!("/proc/{}/{map}", pod.id()), "0 1000000 65536").unwrap();
+    }
+    let netns = Arc::new(Netns::open(Path::new(&path)).unwrap());
+    let user_ns = Arc::new(netns.foreign_user_ns().unwrap().unwrap());
+    let command = |script: &str| exec::Command {
+        program: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        env: vec![("PATH".into(), "/usr/sbin:/usr/bin:/sbin:/bin".into())],
+        deadline: LONG,
+        ..exec::Command::default()
+    };
+    // An owner match is refused from outside of the user namespace, and taken inside.
+    let script = "iptables-nft -t nat -A OUTPUT -m owner --uid-owner 1337 -j RETURN && readlink /proc/self/ns/net";
+    let outside = netns.enter(|| exec::run(&command(script))).unwrap();
+    let joined =
+        exec::run(&exec::Command { join: Some(exec::Join { user_ns, netns: netns.clone() }), ..command(script) });
+    pod.kill().unwrap();
+    pod.wait().unwrap();
+    assert_eq!(outside.unwrap_err().kind(), Kind::ProgramFailed);
+    assert_eq!(String::from_utf8(joined.unwrap().stdout).unwrap().trim(), format!("net:[{}]", netns.id().ino));
+}
+
+/// Started by the next test as a process of its own.
+const KILLED: &str = "FERRULE_TEST_PID_FILE";
+
+#[test]
+fn programs_die_with_the_process_that_ran_them() {
+    if let Some(file) = std::env::var_os(KILLED) {
+        let script = format!("echo $$ > {0}.tmp && mv {0}.tmp {0} && exec sleep 1000", file.display());
+        let args = vec!["-c".into(), script.into()];
+        let env = vec![("PATH".into(), "/usr/bin:/bin".into())];
+        let sleeper =
+            exec::Command { program: "/bin/sh".into(), args, env, deadline: 10 * LONG, ..exec::Command::default() };
+        panic!("{:?}", exec::run(&sleeper));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pid");
+    let mut runner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "floor::programs_die_with_the_process_that_ran_them"])
+        .env(KILLED, &file)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("the program runs", || file.exists());
+    let stat = format!("/proc/{}/stat", std::fs::read_to_string(&file).unwrap().trim());
+    assert!(Path::new(&stat).exists());
+    runner.kill().unwrap();
+    runner.wait().unwrap();
+    eventually("the program is gone", || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
 }
 
 #[test]
