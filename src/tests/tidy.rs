@@ -30,7 +30,7 @@ const PURE_FLOOR: usize = 1;
 /// Macros that the crate's root exports.
 const MACROS: [&str; 1] = ["invalid"];
 
-const DEPENDENCIES: [&str; 16] = [
+const DEPENDENCIES: [&str; 17] = [
     "base64",
     "httparse",
     "inotify",
@@ -42,13 +42,14 @@ const DEPENDENCIES: [&str; 16] = [
     "netlink-packet-route",
     "nix",
     "prost",
+    "rustls",
     "serde",
     "serde-saphyr",
     "serde_json",
     "signal-hook",
     "ureq",
 ];
-const TEST_DEPENDENCIES: [&str; 3] = ["rcgen", "rustls", "tempfile"];
+const TEST_DEPENDENCIES: [&str; 2] = ["rcgen", "tempfile"];
 
 const FORBIDDEN_NAMES: [&str; 8] = ["common", "constants", "helper", "helpers", "manager", "util", "utils", "misc"];
 
