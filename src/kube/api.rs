@@ -104,7 +104,9 @@ impl Client {
         const LONGEST: usize = 1024;
         let PodName { namespace, name } = event.pod;
         let time = crate::sys::clock::rfc3339(event.time);
-        let message = event.message.get(..event.message.floor_char_boundary(LONGEST)).unwrap_or_default();
+        let ends = event.message.char_indices().map(|(at, c)| at + c.len_utf8());
+        let end = ends.take_while(|end| *end <= LONGEST).last().unwrap_or(0);
+        let message = event.message.get(..end).unwrap_or_default();
         let body = json!({
             "apiVersion": "v1",
             "kind": "Event",

@@ -47,6 +47,9 @@ impl std::fmt::Debug for State {
     }
 }
 
+/// Our certificate and its key, PEM.
+type Identity = (Arc<[u8]>, Arc<[u8]>);
+
 /// Counts the changes of the TLS settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Generation(u64);
@@ -113,7 +116,7 @@ impl Credentials {
         }
     }
 
-    fn build(&self, authorities: Option<&[u8]>, identity: Option<&(Arc<[u8]>, Arc<[u8]>)>) -> Result<TlsConfig> {
+    fn build(&self, authorities: Option<&[u8]>, identity: Option<&Identity>) -> Result<TlsConfig> {
         // What ureq would refuse with a panic or only at the handshake is tried here.
         let mut roots = Vec::new();
         if let (Some(pem), Trust::Authorities(material)) = (authorities, &self.config.trust) {

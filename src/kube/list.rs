@@ -126,4 +126,53 @@ mod tests {
             assert!(read(&mut &text.as_bytes()[..end], &mut |_: u32| {}).unwrap_err().is_eof(), "{end}");
         }
     }
+
+    /// Makes a list of namespaces up as it is read, and counts what was read of it.
+    struct Endless<'a> {
+        items: std::ops::Range<u32>,
+        rest: Vec<u8>,
+        read: &'a std::cell::Cell<usize>,
+    }
+
+    impl Read for Endless<'_> {
+        fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+            if self.rest.is_empty() {
+                let comma = if self.items.start == 0 { "" } else { "," };
+                self.rest = match self.items.next() {
+                    Some(i) => format!(r#"{comma}{{"n":{i},"managedFields":["{}"]}}"#, "x".repeat(600)).into_bytes(),
+                    None if self.items.end > 0 => {
+                        self.items.end = 0;
+                        b"]}".to_vec()
+                    }
+                    None => return Ok(0),
+                };
+            }
+            let n = buf.len().min(self.rest.len());
+            buf[..n].copy_from_slice(&self.rest[..n]);
+            self.rest.drain(..n);
+            self.read.set(self.read.get() + n);
+            Ok(n)
+        }
+    }
+
+    #[test]
+    fn items_are_handed_out_as_they_arrive() {
+        #[derive(Deserialize)]
+        struct Item {
+            n: u32,
+        }
+        let (count, read_so_far) = (5000, std::cell::Cell::new(0));
+        let head = br#"{"metadata":{"resourceVersion":"7"},"items":["#.to_vec();
+        let mut reader = Endless { items: 0..count, rest: head, read: &read_so_far };
+        let mut seen = 0;
+        read(&mut reader, &mut |item: Item| {
+            assert_eq!(item.n, seen);
+            seen += 1;
+            let ahead = read_so_far.get() as i64 - i64::from(seen) * 600;
+            let limit = (32 << 10) + i64::from(seen) * 40;
+            assert!(ahead < limit, "item {seen} only after {ahead} bytes more than it needs");
+        })
+        .unwrap();
+        assert_eq!(seen, count);
+    }
 }
