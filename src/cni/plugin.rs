@@ -374,7 +374,10 @@ impl Call<'_> {
         match ask::ask(&socket, &Request::get("/readyz"), None, clock::now() + STATUS_TIME) {
             Ok(response) if response.status == 200 => Ok(()),
             Ok(response) => Err(Failure {
-                details: String::from_utf8_lossy(&response.body).trim().to_owned(),
+                details: ask::failure(&response).map_or_else(
+                    || String::from_utf8_lossy(&response.body).trim().to_owned(),
+                    |failure| failure.details,
+                ),
                 ..Failure::new(
                     code::NOT_AVAILABLE,
                     format_args!("node agent not ready ({}); pods cannot join the mesh", ask::words(&response)),
