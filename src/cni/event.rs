@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use ipnet::IpNet;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -144,6 +145,17 @@ pub struct GcEvent {
     /// Sandbox ids.
     #[serde(rename = "ContainerIDs")]
     pub container_ids: Vec<String>,
+}
+
+/// What the plugin reads of the answer to `GET /status`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Health {
+    /// Whether the agent is ready.
+    pub ready: bool,
+    /// Why it is not.
+    pub reasons: Vec<String>,
+    /// One for each connected ztunnel.
+    pub ztunnels: Vec<IgnoredAny>,
 }
 
 #[cfg(test)]

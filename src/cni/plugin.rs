@@ -5,7 +5,7 @@
 
 use super::ask::{self, Reply, Request};
 use super::conf::{NetConf, PodArgs};
-use super::event::{AddEvent, AttachmentEvent, Failure, code, ips_of_result};
+use super::event::{AddEvent, AttachmentEvent, Failure, Health, code, ips_of_result};
 use super::fallback::{self, Undecided};
 use super::version::{self, Version};
 use super::{log, result};
@@ -371,20 +371,23 @@ impl Call<'_> {
             return Ok(());
         }
         let socket = ask::socket(&self.conf.run_dir);
-        match ask::ask(&socket, &Request::get("/readyz"), None, clock::now() + STATUS_TIME) {
-            Ok(response) if response.status == 200 => Ok(()),
-            Ok(response) => Err(Failure {
-                details: ask::failure(&response).map_or_else(
-                    || String::from_utf8_lossy(&response.body).trim().to_owned(),
-                    |failure| failure.details,
-                ),
-                ..Failure::new(
-                    code::NOT_AVAILABLE,
-                    format_args!("node agent not ready ({}); pods cannot join the mesh", ask::words(&response)),
-                )
-            }),
-            Err(e) => Err(Failure::new(code::NOT_AVAILABLE, fallback::not_ready(&socket, &ask::cause(&e)))),
+        let response = ask::ask(&socket, &Request::get("/status"), None, clock::now() + STATUS_TIME)
+            .map_err(|e| Failure::new(code::NOT_AVAILABLE, fallback::not_ready(&socket, &ask::cause(&e))))?;
+        let health: Health = serde_json::from_slice(&response.body)
+            .map_err(|_| Failure::new(code::NOT_AVAILABLE, fallback::not_ready(&socket, &ask::words(&response))))?;
+        let mut reasons = health.reasons;
+        if health.ready && self.conf.ambient_enabled && health.ztunnels.is_empty() {
+            reasons.push("no ztunnel is connected".to_owned());
+        } else if health.ready {
+            return Ok(());
         }
+        Err(Failure {
+            details: reasons.join("; "),
+            ..Failure::new(
+                code::NOT_AVAILABLE,
+                format_args!("pods cannot join the mesh: {}", reasons.first().map_or("node agent not ready", |r| r)),
+            )
+        })
     }
 
     fn tell(&self, path: &str, event: &impl serde::Serialize, time: Duration) -> crate::error::Result<Response> {

@@ -1,6 +1,7 @@
 //! The verbs besides ADD, and what every verb wants of its environment.
 
-use super::{Agent, Call, Node, Play, done};
+use super::{Agent, Call, Node, Play};
+use crate::support::eventually;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -161,21 +162,48 @@ fn status_fails_only_where_the_gate_is_on() {
     assert_eq!(status.run().ok(), "");
     let (code, message) = gated.run().error("1.1.0");
     assert!(code == 50 && message.contains(&node.socket()), "{message}");
-    {
-        let _agent = Agent::answering(&node, 503, "no ztunnel is connected\nmore\n");
-        let ended = gated.run();
-        let (code, message) = ended.error("1.1.0");
-        assert!(code == 50 && message.contains("no ztunnel is connected"), "{message}");
-        assert!(ended.stdout.contains("more"), "every reason is in the details");
-        assert_eq!(status.run().ok(), "");
-    }
+    let ambient = gated.clone().conf("ambient_enabled", true.into());
+    let check = |call: &Call, health: &str, expected: Option<&str>| {
+        let agent = Agent::answering(&node, 200, health);
+        let ended = call.run();
+        assert_eq!(agent.seen()[0].path, "/status");
+        match expected {
+            None => assert_eq!(ended.ok(), "", "{health}"),
+            Some(part) => {
+                let (code, message) = ended.error("1.1.0");
+                assert!(code == 50 && message.contains(part), "{health}: {message}");
+            }
+        }
+    };
+    let ready = r#"{"ready":true,"reasons":[],"ztunnels":[{"connection":1}],"pods":[]}"#;
+    let alone = r#"{"ready":true,"reasons":[],"ztunnels":[]}"#;
+    check(&gated, ready, None);
+    check(&ambient, ready, None);
+    check(&gated, alone, None);
+    check(&ambient, alone, Some("no ztunnel is connected"));
+    let starting = r#"{"ready":false,"reasons":["starting: pods have not been read yet","two"],"ztunnels":[]}"#;
+    check(&gated, starting, Some("pods have not been read yet"));
+    check(&gated, "404 page not found", Some("404 page not found"));
     {
         let _agent = Agent::serve(&node, "pluginevent.sock", |_, _| Play::Silence);
         let ended = gated.run();
         assert_eq!(ended.error("1.1.0").0, 50);
         assert!(ended.took < Duration::from_secs(4), "{ended:?}");
     }
-    let agent = Agent::answering(&node, 200, &done("none"));
-    assert_eq!(gated.run().ok(), "");
-    assert_eq!(agent.seen()[0].path, "/readyz");
+    assert_eq!(status.run().ok(), "");
+}
+
+#[test]
+fn the_gate_asks_the_real_agent() {
+    let node = crate::support::node::Node::new();
+    let conf = json!({"cniVersion": "1.1.0", "name": "n", "type": "istio-cni", "cni_agent_run_dir": node.run(), "status_gate": true, "ambient_enabled": true});
+    let status = Call::new("STATUS", &conf.to_string());
+    assert_eq!(status.run().error("1.1.0").0, 50, "no agent");
+    let agent = node.start_agent(&[]);
+    eventually("the agent answers", || agent.request("GET", "/readyz", "").is_ok());
+    eventually("only ztunnel is missing", || {
+        let (code, message) = status.run().error("1.1.0");
+        code == 50 && message.contains("no ztunnel is connected")
+    });
+    status.clone().conf("ambient_enabled", false.into()).run().ok();
 }
