@@ -29,7 +29,7 @@
 //! | 3 | [`agent`] decides, and owns all mutable state |
 //! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`zds`] serving ztunnel; [`kube`] the Kubernetes API |
 //! | 1 | [`pod`] what a pod is and whether we want it; [`rules`] what the packet filter should say. Pure: no clock, no environment, no files |
-//! | 0 | [`sys`] one door per effect; [`http`] HTTP/1.1 over any stream; [`error`]; [`logging`] |
+//! | 0 | [`sys`] one door per effect; [`http`] HTTP/1.1 over any stream; [`error`]; [`logging`]; [`metrics`] |
 //!
 //! Where to begin reading: [`pod::decision::decide`] for who is in the mesh, [`rules::inpod`] for what is programmed,
 //! [`dataplane::inpod`] for how, [`zds::server`] for the hand-over, [`cni::plugin`] for a runtime's call, [`agent`] for

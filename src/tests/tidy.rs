@@ -161,6 +161,48 @@ fn the_floors_are_read_as_meant() {
     check("zds", "nowhere::X;", false);
 }
 
+/// The rooms that the code map of the crate's documentation puts on a floor.
+fn mapped(documentation: &str, floor: usize) -> Vec<&str> {
+    let row = format!("//! | {floor} |");
+    let row = documentation.lines().find_map(|line| line.strip_prefix(&row)).unwrap_or_default();
+    // Rooms stand in backquotes; what a room is about has none.
+    row.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_code_map_is_right() {
+    let documentation = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let rooms = documentation.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    let mut found = Vec::new();
+    for room in rooms {
+        let on: Vec<_> = (0..FLOORS.len()).filter(|floor| mapped(&documentation, *floor).contains(&room)).collect();
+        if on.first().copied() != floor(room) || on.len() != 1 {
+            found.push(format!("{room} is on floor {:?}, and on {on:?} in the map", floor(room)));
+        }
+    }
+    none("rooms that the code map in lib.rs gets wrong", &found);
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    // Put together, so that this file does not find itself.
+    let marks = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME")];
+    // A test may be left out of a run only when it is the body of another, or no test at all.
+    let ignored = concat!("#[ign", "ore");
+    let reasons = [" = \"the body of ", " = \"a measurement\"]", " = \"writes a fixture\"]"];
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        for (number, line) in (1..).zip(text.lines()) {
+            let skipped =
+                line.split_once(ignored).is_some_and(|(_, rest)| !reasons.iter().any(|why| rest.starts_with(why)));
+            if skipped || marks.iter().any(|mark| line.contains(mark)) {
+                found.push(format!("{}:{number}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    none("unfinished code and ignored tests", &found);
+}
+
 #[test]
 fn unsafe_is_in_one_file() {
     let allowed = Path::new("sys/ffi.rs");
