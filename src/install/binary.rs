@@ -29,19 +29,28 @@ pub fn path(options: &Options) -> PathBuf {
 }
 
 impl Binary {
-    /// Makes the installed executable equal to ours; returns whether it had to be written.
-    pub fn ensure(&mut self, options: &Options) -> Result<bool> {
+    /// Whether the installed executable is ours. A mode that is wrong is put right on the way.
+    pub fn is_current(&mut self, options: &Options) -> Result<bool> {
         let target = path(options);
-        if let Ok(metadata) = std::fs::metadata(&target)
-            && self.verified == Some(stamp(&metadata))
-        {
-            return Ok(false);
+        let stat = || std::fs::metadata(&target).with_context(|| format!("stat {}", target.display()));
+        match stat() {
+            Err(e) if e.kind() == Kind::NotFound => return Ok(false),
+            Ok(metadata) if self.verified == Some(stamp(&metadata)) => return Ok(true),
+            _ => self.verified = None,
         }
-        self.verified = None;
-        let written = install(options, &target).map_err(|e| hint(e, &options.bin_dir))?;
-        let metadata = std::fs::metadata(&target).with_context(|| format!("stat {}", target.display()))?;
-        self.verified = Some(stamp(&metadata));
-        Ok(written)
+        let installed = open(&target)?;
+        let current = file::same_content(&open(&options.executable)?, &installed).with_context(|| target.display())?;
+        drop_cache(&installed);
+        if current {
+            make_executable(&installed, &target)?;
+            self.verified = Some(stamp(&stat()?));
+        }
+        Ok(current)
+    }
+
+    /// Puts our executable in place of whatever is there.
+    pub fn install(&mut self, options: &Options) -> Result<()> {
+        install(options).map_err(|e| hint(e, &options.bin_dir))
     }
 }
 
@@ -49,25 +58,17 @@ fn stamp(metadata: &Metadata) -> Stamp {
     (metadata.dev(), metadata.ino(), metadata.len(), metadata.ctime(), metadata.ctime_nsec(), metadata.mode())
 }
 
-fn install(options: &Options, target: &Path) -> Result<bool> {
-    let source = open(&options.executable)?;
-    match open(target) {
-        Ok(installed) if file::same_content(&source, &installed).with_context(|| target.display())? => {
-            drop_cache(&installed);
-            make_executable(&installed, target)?;
-            return Ok(false);
-        }
-        Err(e) if e.kind() != Kind::NotFound => return Err(e),
-        _ => {}
-    }
+fn install(options: &Options) -> Result<()> {
     sweep(options)?;
+    let target = path(options);
     let temp = options.bin_dir.join(format!("{TEMP}{}", std::process::id()));
+    let mut source = open(&options.executable)?;
     let mut staged = Staged::create(&temp, Mode(EXECUTABLE))?;
-    std::io::copy(&mut open(&options.executable)?, &mut staged).with_context(|| format!("write {}", temp.display()))?;
-    staged.commit(target)?;
-    drop_cache(&open(target)?);
+    std::io::copy(&mut source, &mut staged).with_context(|| format!("write {}", temp.display()))?;
+    staged.commit(&target)?;
+    drop_cache(&open(&target)?);
     log::info!(target: "cni-agent", file:% = target.display(); "installed the CNI plugin");
-    Ok(true)
+    Ok(())
 }
 
 fn open(path: &Path) -> Result<File> {

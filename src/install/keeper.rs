@@ -137,6 +137,8 @@ struct Work<N> {
     kubeconfig: Part,
     conf: Part,
     fight: Fight,
+    /// The same for the executable.
+    copies: Fight,
     /// Since when files are being written so that nothing can be decided.
     unsettled: Option<Instant>,
     warned: BTreeMap<String, String>,
@@ -154,6 +156,7 @@ impl<N: Fn(Notice)> Work<N> {
             kubeconfig: Part::default(),
             conf: Part::default(),
             fight: Fight::default(),
+            copies: Fight::default(),
             unsettled: None,
             warned: BTreeMap::new(),
             told: None,
@@ -198,8 +201,7 @@ impl<N: Fn(Notice)> Work<N> {
         let due = |part: &Part| part.due.is_none_or(|due| due <= clock::now());
         let mut wrote = self.told.is_none();
         if due(&self.binary) {
-            let result = self.installed.ensure(&self.options);
-            wrote |= self.settle(|work| &mut work.binary, result, interval, Outcome::BinaryFailed);
+            wrote |= self.binary(interval);
         }
         if due(&self.kubeconfig) {
             let kubeconfig = self.options.kubeconfig.as_ref();
@@ -250,6 +252,36 @@ impl<N: Fn(Notice)> Work<N> {
                 false
             }
         }
+    }
+
+    /// Puts the executable in place; returns whether it wrote. During a rolling update another version's agent may do
+    /// the same: then the two must not copy as fast as they can.
+    fn binary(&mut self, interval: Duration) -> bool {
+        let now = clock::now();
+        let result = match self.installed.is_current(&self.options) {
+            Ok(false) => match self.copies.wait_until(now) {
+                Some(until) => {
+                    let file = binary::path(&self.options);
+                    let reason = format!("{} keeps being replaced by another program", file.display());
+                    if self.copies.explain(now) {
+                        log::error!(target: "cni-agent", file:% = file.display(); "{reason}");
+                    }
+                    self.binary.problem = Some(reason);
+                    self.binary.due = Some(until);
+                    return false;
+                }
+                None => self.installed.install(&self.options).map(|()| {
+                    self.copies.rewrote(now);
+                    true
+                }),
+            },
+            Ok(true) => {
+                self.copies.intact(now);
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        };
+        self.settle(|work| &mut work.binary, result, interval, Outcome::BinaryFailed)
     }
 
     /// Brings the configuration in order; returns whether it wrote.

@@ -318,12 +318,19 @@ impl<'a> Planner<'a> {
         matches!(self.confs.get(name), Some(Ok(conf)) if conf.has_others())
     }
 
-    /// Whether a file is a copy of the chain that we (or Istio) own, rather than a primary.
+    /// Whether a file is a copy of the chain that we (or Istio) own, rather than a primary: by its name, or because it
+    /// is another file and our entry.
     fn is_copy(&self, name: &str) -> bool {
+        let Some(Ok(conf)) = self.confs.get(name) else { return false };
         match &self.options.mode {
             // A file we once edited in place is somebody's, whatever it is called.
             Mode::Owned { file } if file == name => !self.listing.saved.contains_key(name),
-            _ => name == OWNED_FILE && matches!(self.confs.get(name), Some(Ok(conf)) if conf.has_ours()),
+            _ if !conf.has_ours() || !conf.has_others() => false,
+            _ if name == OWNED_FILE => true,
+            _ => {
+                let base = conf.base();
+                self.confs.values().flatten().any(|other| !other.has_ours() && other.base() == base)
+            }
         }
     }
 

@@ -455,3 +455,48 @@ fn uninstall_from_a_shell() {
     assert_eq!(run(&["now"]).code, Some(2));
     assert!(run(&["--help"]).stdout.contains("--dry-run"));
 }
+
+/// In a container only parts of the host are mounted below the host root: what is missing there may exist all the same.
+#[test]
+fn a_cache_that_cannot_be_seen_keeps_the_plugin() {
+    let node = Node::new();
+    node.write("10-podnet.conflist", BRIDGE);
+    fs::remove_dir(node.path("var/lib")).unwrap();
+    let _mounted = faults::Mounted::tmpfs(&node.path("opt/cni/bin"), "size=1m");
+    Kept::start(node.options()).ready();
+    let removal = uninstall(&node.options(), Run::Real);
+    assert!(removal.steps.last().unwrap().contains("not visible from here"), "{removal:?}");
+    // Through the host's first process it can be seen.
+    let cache = node.path("proc/1/root/var/lib/cni/cache/results");
+    fs::create_dir_all(&cache).unwrap();
+    fs::write(cache.join("podnet-abc-eth0"), "{").unwrap();
+    let removal = uninstall(&node.options(), Run::Real);
+    assert!(removal.steps.last().unwrap().contains("podnet-abc-eth0"), "{removal:?}");
+    fs::remove_file(cache.join("podnet-abc-eth0")).unwrap();
+    let removal = uninstall(&node.options(), Run::Real);
+    assert!(removal.steps.last().unwrap().starts_with("remove "), "{removal:?}");
+}
+
+/// Another version's agent keeps the executable that it brought.
+#[test]
+fn two_agents_do_not_copy_as_fast_as_they_can() {
+    let node = Node::new();
+    node.write("10-podnet.conflist", BRIDGE);
+    let mut kept = Kept::start(node.options());
+    kept.ready();
+    let binary = node.path("opt/cni/bin/istio-cni");
+    let ours = fs::read(node.path("ferrule")).unwrap();
+    let (mut replaced, start) = (0, Instant::now());
+    while start.elapsed() < Duration::from_secs(3) {
+        if fs::read(&binary).unwrap() == ours {
+            fs::write(node.path("opt/cni/bin/other"), "other").unwrap();
+            fs::rename(node.path("opt/cni/bin/other"), &binary).unwrap();
+            replaced += 1;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kept.not_ready("istio-cni keeps being replaced by another program");
+    assert!(replaced <= 9, "{replaced} copies of ours");
+    kept.ready();
+    assert_eq!(fs::read(&binary).unwrap(), ours);
+}

@@ -392,10 +392,16 @@ fn a_copy_of_our_own() {
     apply(&mut listing, &steps);
     assert_eq!(names(&listing), ["10-a.conflist"]);
 
-    // Chained again: the copy goes, the primary has us.
-    settle(&mut listing, &options);
-    installed(&settle(&mut listing, &super::tests::options()), "10-a.conflist");
-    assert_eq!(names(&listing), ["10-a.conflist"]);
+    // Chained again, whatever the copy was called: it goes, the primary has us. Removal knows it without its name, too.
+    for before in [options, named] {
+        settle(&mut listing, &before);
+        let mut removed = listing.clone();
+        let steps = remove(&removed, &super::tests::options());
+        apply(&mut removed, &steps);
+        assert_eq!(names(&removed), ["10-a.conflist"]);
+        installed(&settle(&mut listing, &super::tests::options()), "10-a.conflist");
+        assert_eq!(names(&listing), ["10-a.conflist"]);
+    }
 }
 
 #[test]

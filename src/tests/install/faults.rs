@@ -7,10 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Something mounted over a directory, for as long as the value lives.
-struct Mounted(PathBuf);
+pub(super) struct Mounted(PathBuf);
 
 impl Mounted {
-    fn tmpfs(path: &Path, options: &str) -> Self {
+    pub(super) fn tmpfs(path: &Path, options: &str) -> Self {
         mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some(options)).unwrap();
         Mounted(path.to_path_buf())
     }
