@@ -1,6 +1,6 @@
 //! The requests we make, each with a name.
 
-use super::client::{Call, Client, Limits, OBJECT_LIMIT, Patience};
+use super::client::{Call, Client, Limits, OBJECT_LIMIT, Patience, Verb};
 use super::object::{DaemonSet, Node};
 use crate::error::Result;
 use crate::pod::object::Versioned;
@@ -9,8 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::io::Read;
-use std::time::{Duration, SystemTime};
-use ureq::http::Method;
+use std::time::SystemTime;
 
 pub(super) const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
@@ -50,25 +49,25 @@ pub struct PodEvent<'a> {
 impl Client {
     /// A pod. Not there: [`Kind::NotFound`](crate::error::Kind::NotFound), as everywhere here.
     pub fn get_pod(&self, pod: &PodName, patience: Patience) -> Result<Versioned<Pod>> {
-        self.get(Call::get(pod_path(pod), format!("pod {pod}"), JSON), patience)
+        self.get(pod_path(pod), format!("pod {pod}"), JSON, patience)
     }
 
     /// A namespace: its name and labels.
     pub fn get_namespace(&self, name: &str, patience: Patience) -> Result<Versioned<Namespace>> {
         let path = format!("/api/v1/namespaces/{}", escape(name));
-        self.get(Call::get(path, format!("namespace {name}"), METADATA), patience)
+        self.get(path, format!("namespace {name}"), METADATA, patience)
     }
 
     /// A node: its name and labels.
     pub fn get_node(&self, name: &str, patience: Patience) -> Result<Node> {
         let path = format!("/api/v1/nodes/{}", escape(name));
-        self.get(Call::get(path, format!("node {name}"), METADATA), patience)
+        self.get(path, format!("node {name}"), METADATA, patience)
     }
 
     /// A DaemonSet: whether it is being deleted, and which nodes it wants.
     pub fn get_daemon_set(&self, namespace: &str, name: &str, patience: Patience) -> Result<DaemonSet> {
         let path = format!("/apis/apps/v1/namespaces/{}/daemonsets/{}", escape(namespace), escape(name));
-        self.get(Call::get(path, format!("daemonset {namespace}/{name}"), JSON), patience)
+        self.get(path, format!("daemonset {namespace}/{name}"), JSON, patience)
     }
 
     /// Patches a pod through its `status` subresource, retried on conflict. With a uid it changes that pod only: another
@@ -88,7 +87,7 @@ impl Client {
         }
         let body = json!({ "metadata": metadata });
         let path = format!("{}/status", pod_path(pod));
-        self.write(Method::PATCH, path, format!("pod {pod} status"), MERGE_PATCH, &body, patience)
+        self.write(Verb::Patch, path, format!("pod {pod} status"), (MERGE_PATCH, &body), patience)
     }
 
     /// Deletes exactly this pod in exactly this version; anything else is a
@@ -96,7 +95,7 @@ impl Client {
     pub fn delete_pod(&self, pod: &PodName, uid: &str, version: &str, patience: Patience) -> Result<()> {
         let preconditions = json!({ "uid": uid, "resourceVersion": version });
         let body = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions });
-        self.write(Method::DELETE, pod_path(pod), format!("pod {pod}"), JSON, &body, patience)
+        self.write(Verb::Delete, pod_path(pod), format!("pod {pod}"), (JSON, &body), patience)
     }
 
     /// Creates an Event.
@@ -122,24 +121,31 @@ impl Client {
             "count": 1,
         });
         let path = format!("/api/v1/namespaces/{}/events", escape(namespace));
-        self.write(Method::POST, path, format!("event on pod {}", event.pod), JSON, &body, patience)
+        self.write(Verb::Create, path, format!("event on pod {}", event.pod), (JSON, &body), patience)
     }
 
-    fn get<T: DeserializeOwned>(&self, call: Call, patience: Patience) -> Result<T> {
+    fn get<T: DeserializeOwned>(
+        &self,
+        path: String,
+        subject: String,
+        accept: &'static str,
+        patience: Patience,
+    ) -> Result<T> {
+        let limits = Limits::all(patience.per_try);
+        let call = Call { verb: Verb::Get, path, subject, accept, body: None, limits };
         self.ask(call, patience, |body| serde_json::from_reader(std::io::BufReader::new(body.take(OBJECT_LIMIT))))
     }
 
     fn write(
         &self,
-        method: Method,
+        verb: Verb,
         path: String,
         subject: String,
-        content_type: &'static str,
-        body: &Value,
+        content: (&'static str, &Value),
         patience: Patience,
     ) -> Result<()> {
-        let body = Some((content_type, body.to_string().into_bytes()));
-        let call = Call { method, path, subject, accept: JSON, body, limits: Limits::all(Duration::ZERO) };
+        let body = Some((content.0, content.1.to_string().into_bytes()));
+        let call = Call { verb, path, subject, accept: JSON, body, limits: Limits::all(patience.per_try) };
         // The answer is the object, or a Status; either way it says nothing that the watch does not. Read to its end, or
         // the connection could not be used again.
         self.ask(call, patience, |body| {

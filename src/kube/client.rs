@@ -6,6 +6,7 @@ use super::credentials::{Credentials, Generation};
 use super::status::Failure;
 use super::transport::{Names, Sockets, TcpConnector};
 use crate::error::Result;
+use crate::metrics;
 use crate::sys::clock;
 use std::io::{Cursor, Read};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,10 +62,43 @@ struct Connections {
     agent: Mutex<Option<(Generation, ureq::Agent)>>,
 }
 
+/// What Kubernetes calls a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Get,
+    List,
+    Watch,
+    Patch,
+    Delete,
+    Create,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Watch => "watch",
+            Verb::Patch => "patch",
+            Verb::Delete => "delete",
+            Verb::Create => "create",
+        }
+    }
+
+    fn method(self) -> Method {
+        match self {
+            Verb::Get | Verb::List | Verb::Watch => Method::GET,
+            Verb::Patch => Method::PATCH,
+            Verb::Delete => Method::DELETE,
+            Verb::Create => Method::POST,
+        }
+    }
+}
+
 /// One request, before it is sent.
 #[derive(Debug)]
 pub(super) struct Call {
-    pub(super) method: Method,
+    pub(super) verb: Verb,
     /// Path and query, escaped.
     pub(super) path: String,
     /// What it is about, for messages: `pod team-a/web-0`.
@@ -93,14 +127,9 @@ impl Limits {
 }
 
 impl Call {
-    pub(super) fn get(path: String, subject: String, accept: &'static str) -> Self {
-        let limits = Limits::all(CONNECT);
-        Call { method: Method::GET, path, subject, accept, body: None, limits }
-    }
-
     /// Verb and resource, for messages.
     pub(super) fn title(&self) -> String {
-        format!("{} {}", self.method, self.subject)
+        format!("{} {}", self.verb.name(), self.subject)
     }
 }
 
@@ -153,11 +182,11 @@ impl Client {
                 Ok(decoded) => return Ok(decoded),
                 Err(failure) => failure,
             };
-            let again = match call.method {
-                Method::GET => failure.may_pass(),
+            let again = match call.verb {
+                Verb::Get | Verb::List | Verb::Watch => failure.may_pass(),
                 // A merge patch sets what it sets, however often it is sent.
-                Method::PATCH => failure.may_pass() || failure.status == Some(409),
-                _ => failure.was_turned_away(),
+                Verb::Patch => failure.may_pass() || failure.status == Some(409),
+                Verb::Delete | Verb::Create => failure.was_turned_away(),
             };
             let delay = failure.retry_after.unwrap_or_default().max(backoff.next_delay());
             let left = patience.total.saturating_sub(clock::now().duration_since(started));
@@ -184,7 +213,10 @@ impl Client {
         let local = |e: crate::error::Error| Failure::transport(&title, e);
         let authorization = self.credentials.authorization(fresh_token).map_err(local)?;
         let agent = self.agent().map_err(local)?;
+        let started = clock::now();
         let answer = self.exchange(&agent, call, authorization).map_err(|e| Failure::transport(&title, e))?;
+        // Until the head of the answer: how long a watch lasts says nothing about the server.
+        metrics::API_REQUEST_SECONDS.observe([call.verb.name()], clock::now().duration_since(started));
         let (status, retry_after) = (answer.status(), retry_after(&answer));
         let body = answer.into_body().into_with_config();
         if status.is_success() {
@@ -206,7 +238,7 @@ impl Client {
         authorization: Option<String>,
     ) -> std::result::Result<Response<ureq::Body>, ureq::Error> {
         let uri = format!("{}{}", self.credentials.config().server, call.path);
-        let mut request = Request::builder().method(call.method.clone()).uri(uri).header("accept", call.accept);
+        let mut request = Request::builder().method(call.verb.method()).uri(uri).header("accept", call.accept);
         if let Some(value) = authorization {
             request = request.header("authorization", value);
         }

@@ -5,12 +5,13 @@
 //! that is gone, also of those that changed while nobody watched. Objects themselves are not kept.
 
 use super::backoff::{Backoff, random};
-use super::client::{Call, Client, Limits, RETRY, broken_answer};
+use super::client::{Call, Client, Limits, RETRY, Verb, broken_answer};
 use super::known::{End, Known, Next};
 use super::status::Failure;
 use super::watch::{Lines, WatchEvent};
 use super::{api, list, watch};
 use crate::error::Result;
+use crate::metrics;
 use crate::pod::object::Versioned;
 use crate::pod::types::{Namespace, Pod};
 use crate::sys::{clock, thread};
@@ -32,8 +33,6 @@ pub enum Notice<T> {
     Removed(String),
     /// The first list is whole.
     Synced,
-    /// A watch ended and another request follows (for a metric).
-    Restarted,
 }
 
 /// A kind of object that can be reflected.
@@ -127,8 +126,8 @@ impl Reflector {
             client: client.clone(),
             options,
             known: Known::default(),
-            listing: Trouble::new("list", T::NAME),
-            watching: Trouble::new("watch", T::NAME),
+            listing: Trouble::of(format!("list {}", T::NAME)),
+            watching: Trouble::of(format!("watch {}", T::NAME)),
             notify: Box::new(notify),
         };
         let thread = thread::spawn(&format!("kube-{}", T::NAME), move || run.run())?;
@@ -202,7 +201,9 @@ where
                         }
                     };
                     let next = self.known.after_watch(&end);
-                    (self.notify)(Notice::Restarted);
+                    if next == Next::List {
+                        metrics::WATCH_RESTARTS.inc([T::NAME]);
+                    }
                     log::debug!(target: "cni-agent", next:?; "{} watch ended", T::NAME);
                     self.client.wait(wait);
                 }
@@ -221,8 +222,9 @@ where
             if !next.is_empty() {
                 path += &format!("&continue={}", api::escape(&next));
             }
-            let mut call = Call::get(path, format!("list of {}", T::NAME), T::ACCEPT_LIST);
-            call.limits = Limits { head: options.request, whole: options.request * 2, silence: options.request };
+            let limits = Limits { head: options.request, whole: options.request * 2, silence: options.request };
+            let (verb, subject, accept) = (Verb::List, T::NAME.to_owned(), T::ACCEPT_LIST);
+            let call = Call { verb, path, subject, accept, body: None, limits };
             let mut body = client.send(&call)?;
             let page = list::read(&mut body, &mut |item: Versioned<T>| {
                 if known.listed(item.object.key(), &item.version) {
@@ -249,10 +251,11 @@ where
             api::escape(from),
             self.options.selectors(),
         );
-        let mut call = Call::get(path, format!("watch of {}", T::NAME), T::ACCEPT_WATCH);
         let Options { request, silence, .. } = self.options;
         // Longer than the server was asked to keep it, or a watch that only drips would never end.
-        call.limits = Limits { head: request, whole: Duration::from_secs(u64::from(seconds)) + request, silence };
+        let limits = Limits { head: request, whole: Duration::from_secs(u64::from(seconds)) + request, silence };
+        let (verb, subject, accept) = (Verb::Watch, T::NAME.to_owned(), T::ACCEPT_WATCH);
+        let call = Call { verb, path, subject, accept, body: None, limits };
         let body = match self.client.send(&call) {
             Ok(body) => body,
             Err(failure) => return (End::Failed(failure), false),
@@ -306,15 +309,15 @@ fn delay(backoff: &mut Backoff, failure: &Failure) -> Duration {
 
 /// Says what is wrong once per cause, and when it is over.
 struct Trouble {
-    request: &'static str,
-    of: &'static str,
+    /// Verb and resource.
+    request: String,
     cause: Option<String>,
     times: u32,
 }
 
 impl Trouble {
-    fn new(request: &'static str, of: &'static str) -> Self {
-        Trouble { request, of, cause: None, times: 0 }
+    fn of(request: String) -> Self {
+        Trouble { request, cause: None, times: 0 }
     }
 
     fn again(&mut self, cause: &str, client: &Client) {
@@ -332,7 +335,7 @@ impl Trouble {
 
     fn over(&mut self) {
         if self.cause.take().is_some() {
-            log::warn!(target: "cni-agent", failures = self.times; "{} of {} works again", self.request, self.of);
+            log::warn!(target: "cni-agent", failures = self.times; "{}: works again", self.request);
         }
         self.times = 0;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// A request that did not succeed.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// Verb and resource: `GET pod team-a/web-0`.
+    /// Verb and resource: `get pod team-a/web-0`.
     pub(super) request: String,
     /// The HTTP status; none when there was no answer, or not a whole one.
     pub(super) status: Option<u16>,
@@ -135,22 +135,22 @@ mod tests {
     #[test]
     fn says_verb_resource_status_and_the_servers_message() {
         let check = |code: u16, body: &str, text: &str, kind: Kind| {
-            let e = Error::from(Failure::status("GET pod a/b", code, body.as_bytes()));
+            let e = Error::from(Failure::status("get pod a/b", code, body.as_bytes()));
             assert_eq!((e.to_string().as_str(), e.kind()), (text, kind));
         };
         let status = |code: u16, message: &str| {
             format!(r#"{{"kind":"Status","status":"Failure","message":"{message}","code":{code}}}"#)
         };
-        check(404, &status(404, "pods b not found"), "GET pod a/b: 404 Not Found: pods b not found", Kind::NotFound);
-        check(401, &status(401, "Unauthorized"), "GET pod a/b: 401 Unauthorized: Unauthorized", Kind::Unauthorized);
-        check(403, "", "GET pod a/b: 403 Forbidden", Kind::Forbidden);
-        check(409, &status(409, "x"), "GET pod a/b: 409 Conflict: x", Kind::Conflict);
-        check(422, &status(422, "x"), "GET pod a/b: 422 Unprocessable Entity: x", Kind::Conflict);
-        check(200, &status(410, "too old"), "GET pod a/b: 410 Gone: too old", Kind::Gone);
-        check(502, "<html>bad\ngateway", "GET pod a/b: 502 Bad Gateway: <html>bad", Kind::Other);
-        check(500, r#"{"a":1}"#, r#"GET pod a/b: 500 Internal Server Error: {"a":1}"#, Kind::Other);
-        let e = Error::from(Failure::transport("GET pod a/b", "connection refused"));
-        assert_eq!((e.to_string().as_str(), e.kind()), ("GET pod a/b: connection refused", Kind::PeerGone));
+        check(404, &status(404, "pods b not found"), "get pod a/b: 404 Not Found: pods b not found", Kind::NotFound);
+        check(401, &status(401, "Unauthorized"), "get pod a/b: 401 Unauthorized: Unauthorized", Kind::Unauthorized);
+        check(403, "", "get pod a/b: 403 Forbidden", Kind::Forbidden);
+        check(409, &status(409, "x"), "get pod a/b: 409 Conflict: x", Kind::Conflict);
+        check(422, &status(422, "x"), "get pod a/b: 422 Unprocessable Entity: x", Kind::Conflict);
+        check(200, &status(410, "too old"), "get pod a/b: 410 Gone: too old", Kind::Gone);
+        check(502, "<html>bad\ngateway", "get pod a/b: 502 Bad Gateway: <html>bad", Kind::Other);
+        check(500, r#"{"a":1}"#, r#"get pod a/b: 500 Internal Server Error: {"a":1}"#, Kind::Other);
+        let e = Error::from(Failure::transport("get pod a/b", "connection refused"));
+        assert_eq!((e.to_string().as_str(), e.kind()), ("get pod a/b: connection refused", Kind::PeerGone));
     }
 
     #[test]

@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn check(line: &str, expected: &str) {
-        let got = match decode::<Thing>("WATCH things", line.as_bytes()) {
+        let got = match decode::<Thing>("watch things", line.as_bytes()) {
             Ok(WatchEvent::Upserted(t)) => format!("upserted {}", t.v),
             Ok(WatchEvent::Deleted(t)) => format!("deleted {}", t.v),
             Ok(WatchEvent::Bookmark(v)) => format!("bookmark {v}"),
@@ -119,20 +119,20 @@ mod tests {
         );
         check(
             r#"{"type":"ERROR","object":{"status":"Failure","message":"old","code":410}}"#,
-            "error WATCH things: 410 Gone: old",
+            "error watch things: 410 Gone: old",
         );
-        check(r#"{"type":"ERROR","object":{}}"#, "error WATCH things: 500");
-        check(r#"{"type":"RENAMED","object":{}}"#, "WATCH things: unknown event type \"RENAMED\"");
-        check(r#"{"type":"ADDED","object":{"v":"x"}}"#, "WATCH things: bad event");
-        check(r#"{"type":"ADDED"}"#, "WATCH things: bad event: missing field `object`");
-        check("<html>", "WATCH things: bad event");
+        check(r#"{"type":"ERROR","object":{}}"#, "error watch things: 500");
+        check(r#"{"type":"RENAMED","object":{}}"#, "watch things: unknown event type \"RENAMED\"");
+        check(r#"{"type":"ADDED","object":{"v":"x"}}"#, "watch things: bad event");
+        check(r#"{"type":"ADDED"}"#, "watch things: bad event: missing field `object`");
+        check("<html>", "watch things: bad event");
     }
 
     #[test]
     fn truncated_anywhere_is_an_error() {
         let line = r#"{"type":"ADDED","object":{"v":1}}"#;
         for end in 0..line.len() {
-            check(&line[..end], "WATCH things: bad event");
+            check(&line[..end], "watch things: bad event");
         }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! `kube-standin follow KUBECONFIG NODE` follows both kinds as the agent does and prints, for each line of its input,
 //! what it holds, what it heard and its memory in KiB.
-#![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "not the product")]
+#![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used, reason = "not the product")]
 
 #[path = "mod.rs"]
 mod apiserver;
@@ -97,7 +97,6 @@ where
             Notice::Upserted(item) => _ = held.objects.insert(item.object.key().to_owned(), item.object),
             Notice::Removed(key) => _ = held.objects.remove(&key),
             Notice::Synced => held.synced = true,
-            Notice::Restarted => {}
         }
     };
     (Reflector::start(client, options, notify).unwrap(), held)

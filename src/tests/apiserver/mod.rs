@@ -51,6 +51,7 @@ pub struct Inner {
     number: AtomicU64,
     cuts: AtomicU64,
     bookmarks: AtomicU64,
+    accepted: AtomicU64,
 }
 
 struct State {
@@ -87,6 +88,7 @@ impl ApiServer {
             number: AtomicU64::new(1),
             cuts: AtomicU64::new(0),
             bookmarks: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
         });
         let mut server = ApiServer { inner, port: 0, dir: dir.to_owned(), listening: None, authorities: 1 };
         server.listen();
@@ -199,9 +201,9 @@ impl ApiServer {
         self.inner.bookmarks.load(Ordering::SeqCst)
     }
 
-    /// Open connections.
-    pub fn connections(&self) -> usize {
-        self.inner.state().connections.len()
+    /// How many connections were made.
+    pub fn accepted(&self) -> u64 {
+        self.inner.accepted.load(Ordering::SeqCst)
     }
 
     /// Misbehaves; see [`Planned`] for what `request` may be.
@@ -295,6 +297,7 @@ impl ApiServer {
                 if inner.state().stopping {
                     break;
                 }
+                inner.accepted.fetch_add(1, Ordering::SeqCst);
                 inner.state().connections.push(stream.try_clone().unwrap());
                 let inner = inner.clone();
                 std::thread::spawn(move || {

@@ -38,7 +38,7 @@ fn reads_pods_namespaces_nodes_and_daemonsets() {
     let node = s.client.get_node(NODE, ONCE).unwrap();
     assert_eq!((node.name.as_str(), node.labels["zone"].as_str()), (NODE, "a"));
     assert!(s.client.get_daemon_set("istio-system", "istio-cni-node", ONCE).unwrap().wants(&node));
-    assert_eq!(s.server.connections(), 1, "one connection serves all of them");
+    assert_eq!(s.server.accepted(), 1, "one connection serves all of them");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn says_what_was_not_there() {
     let s = setup();
     let e = s.client.get_pod(&web(7), ONCE).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NotFound);
-    assert_eq!(e.to_string(), "GET pod team-a/web-7: 404 Not Found: pods \"web-7\" not found");
+    assert_eq!(e.to_string(), "get pod team-a/web-7: 404 Not Found: pods \"web-7\" not found");
     let odd = PodName { namespace: "a/../b?c".into(), name: "..".into() };
     assert_eq!(s.client.get_pod(&odd, ONCE).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(s.server.requests().last().unwrap(), "GET /api/v1/namespaces/a%2F..%2Fb%3Fc/pods/%2E%2E");
@@ -163,7 +163,7 @@ fn retry_after_is_honoured_within_the_callers_patience() {
     assert_eq!(e.kind(), ErrorKind::Busy);
     s.server.misbehave("get pods", 1, Fault::Answer(500, None));
     let e = at_once("one try", || s.client.get_pod(&web(0), ONCE).unwrap_err());
-    assert_eq!(e.to_string(), "GET pod team-a/web-0: 500 Internal Server Error: told to answer 500");
+    assert_eq!(e.to_string(), "get pod team-a/web-0: 500 Internal Server Error: told to answer 500");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_rotated_token_is_picked_up() {
     s.server.accept_token("token-3");
     let e = s.client.get_pod(&web(0), ONCE).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unauthorized);
-    assert_eq!(e.to_string(), "GET pod team-a/web-0: 401 Unauthorized: Unauthorized");
+    assert_eq!(e.to_string(), "get pod team-a/web-0: 401 Unauthorized: Unauthorized");
     s.server.write_token("token-3");
     s.client.get_pod(&web(0), ONCE).unwrap();
 }
@@ -178,7 +178,7 @@ fn an_unreachable_server_is_named() {
     let mut s = setup();
     s.server.go_down();
     let e = at_once("a refused connection", || s.client.get_pod(&web(0), ONCE)).unwrap_err();
-    assert!(e.to_string().starts_with("GET pod team-a/web-0: "), "{e}");
+    assert!(e.to_string().starts_with("get pod team-a/web-0: "), "{e}");
     assert!(s.client.server().ends_with(&format!("127.0.0.1:{}", s.server.port())));
     s.server.come_back();
     s.put_pod(0);
