@@ -5,6 +5,7 @@
 
 use super::event::{Event, Notice};
 use crate::error::{Context, Result};
+use crate::logging::Repeat;
 use crate::pod::object::{self, Objects};
 use crate::pod::types::{Namespace, Pod, PodName};
 use crate::sys::{clock, file, thread, watch};
@@ -63,7 +64,7 @@ impl Drop for Directory {
 }
 
 fn run(path: PathBuf, asks: &Receiver<Ask>, inbox: &Sender<Event>) {
-    let mut files = Files { path, known: BTreeMap::new(), trouble: None };
+    let mut files = Files { path, known: BTreeMap::new(), trouble: Repeat::new(Duration::MAX) };
     let mut store = Store::default();
     let mut lookups: Vec<(PodName, Instant)> = Vec::new();
     let mut first = true;
@@ -105,7 +106,7 @@ fn run(path: PathBuf, asks: &Receiver<Ask>, inbox: &Sender<Event>) {
 struct Files {
     path: PathBuf,
     known: BTreeMap<String, Known>,
-    trouble: Option<String>,
+    trouble: Repeat,
 }
 
 struct Known {
@@ -113,6 +114,7 @@ struct Known {
     /// Of the content that was last looked at, good or not.
     hash: Option<u64>,
     objects: Objects,
+    trouble: Repeat,
 }
 
 impl Files {
@@ -122,11 +124,11 @@ impl Files {
             Ok(names) => names,
             // A directory that has gone says nothing about its pods: they are not plaintext because a mount is missing.
             Err(e) => {
-                self.report(Some(e.to_string()));
+                report(&mut self.trouble, Err(e));
                 return None;
             }
         };
-        self.report(None);
+        report(&mut self.trouble, Ok(()));
         self.known.retain(|name, _| names.contains(name));
         let mut again = None;
         for name in names {
@@ -142,32 +144,42 @@ impl Files {
                 name,
                 hash: None,
                 objects: Objects::default(),
+                trouble: Repeat::new(Duration::MAX),
             });
-            if let Err(e) = read.and_then(|content| known.take(&content)) {
-                log::warn!(target: "cni-agent", "{}: {e}; what it said before still counts", path.display());
+            match read.and_then(|content| known.take(&content)) {
+                Ok(false) => {}
+                result => report(&mut known.trouble, result.map(drop).with_context(|| path.display().to_string())),
             }
         }
         again
     }
+}
 
-    fn report(&mut self, trouble: Option<String>) {
-        if self.trouble != trouble {
-            match &trouble {
-                Some(e) => log::warn!(target: "cni-agent", "{e}; what it said before still counts"),
-                None => log::info!(target: "cni-agent", "{} can be read again", self.path.display()),
+/// Says it once when something cannot be read, and once when it can be again.
+fn report(trouble: &mut Repeat, result: Result<()>) {
+    let now = clock::now();
+    match result {
+        Err(e) => {
+            if trouble.failed(&e.to_string(), now).is_some() {
+                log::warn!(target: "cni-agent", "{e}; what it said before still counts");
             }
-            self.trouble = trouble;
+        }
+        Ok(()) => {
+            if trouble.worked(now).is_some() {
+                log::info!(target: "cni-agent", "the pod files can be read again");
+            }
         }
     }
 }
 
 impl Known {
-    fn take(&mut self, content: &[u8]) -> Result<()> {
+    /// Takes new content; returns whether it is new.
+    fn take(&mut self, content: &[u8]) -> Result<bool> {
         let mut hasher = DefaultHasher::new();
         content.hash(&mut hasher);
         let hash = Some(hasher.finish());
         if self.hash == hash {
-            return Ok(());
+            return Ok(false);
         }
         self.hash = hash;
         let text = std::str::from_utf8(content).context("not UTF-8")?;
@@ -175,7 +187,7 @@ impl Known {
             return Err(crate::invalid!("the file is empty"));
         }
         self.objects = object::decode(text)?;
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -253,5 +265,111 @@ impl Store {
             }
         }
         notices
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests make the files the code under test meets")]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, label: &str) -> String {
+        format!(r#"{{"kind":"Pod","metadata":{{"name":"{name}","uid":"{name}","labels":{{"l":"{label}"}}}}}}"#)
+    }
+
+    /// A directory that is read without its threads; every file is old enough.
+    struct Script {
+        dir: tempfile::TempDir,
+        files: Files,
+        store: Store,
+    }
+
+    impl Script {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let files =
+                Files { path: dir.path().to_owned(), known: BTreeMap::new(), trouble: Repeat::new(Duration::MAX) };
+            Script { dir, files, store: Store::default() }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let file = std::fs::File::create(self.dir.path().join(name)).unwrap();
+            std::io::Write::write_all(&mut &file, text.as_bytes()).unwrap();
+            file.set_modified(clock::wall() - Duration::from_secs(10)).unwrap();
+        }
+
+        fn read(&mut self) -> Vec<String> {
+            self.files.read();
+            let files = self.files.known.values().map(|known| (known.name.as_str(), &known.objects));
+            let describe = |notice| match notice {
+                Notice::Pod(pod) => format!("{} {}", pod.uid, pod.labels["l"]),
+                Notice::PodGone(uid) => format!("{uid} gone"),
+                Notice::Namespace(namespace) => format!("namespace {}", namespace.name),
+                Notice::NamespaceGone(name) => format!("namespace {name} gone"),
+                other => format!("{other:?}"),
+            };
+            self.store.update(files).into_iter().map(describe).collect()
+        }
+    }
+
+    const NOTHING: [&str; 0] = [];
+
+    #[test]
+    fn files_come_change_and_go() {
+        let mut script = Script::new();
+        assert_eq!(script.read(), NOTHING);
+        script.write("a.json", &pod("a", "1"));
+        script.write(
+            "b.yaml",
+            "kind: Namespace\nmetadata: {name: ns}\n---\nkind: Pod\nmetadata: {name: b, uid: b, labels: {l: x}}\n",
+        );
+        script.write("c.txt", "not ours");
+        script.write(".d.json", &pod("d", "1"));
+        assert_eq!(script.read(), ["namespace ns", "a 1", "b x"]);
+        assert_eq!(script.read(), NOTHING);
+        script.write("a.json", &pod("a", "2"));
+        assert_eq!(script.read(), ["a 2"]);
+        std::fs::remove_file(script.dir.path().join("b.yaml")).unwrap();
+        assert_eq!(script.read(), ["namespace ns gone", "b gone"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_keeps_what_it_said() {
+        let mut script = Script::new();
+        script.write("a.json", &pod("a", "1"));
+        script.read();
+        let whole = pod("a", "2");
+        for cut in 0..whole.len() {
+            script.write("a.json", &whole[..cut]);
+            assert_eq!(script.read(), NOTHING, "cut at {cut}");
+        }
+        script.write("a.json", &whole);
+        assert_eq!(script.read(), ["a 2"]);
+        // One that was just written to is looked at a little later.
+        std::fs::write(script.dir.path().join("a.json"), pod("a", "3")).unwrap();
+        assert!(script.files.read().is_some_and(|pause| pause <= YOUNG));
+        assert_eq!(script.read(), NOTHING);
+        script.write("a.json", &pod("a", "3"));
+        assert_eq!(script.read(), ["a 3"]);
+        // Nor is a directory that has gone a node without pods.
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::rename(script.dir.path(), elsewhere.path().join("moved")).unwrap();
+        assert_eq!(script.read(), NOTHING);
+        std::fs::create_dir(script.dir.path()).unwrap();
+        assert_eq!(script.read(), ["a gone"]);
+    }
+
+    #[test]
+    fn of_two_files_the_first_by_name_counts() {
+        let mut script = Script::new();
+        script.write("b.json", &pod("a", "second"));
+        assert_eq!(script.read(), ["a second"]);
+        script.write("a.json", &pod("a", "first"));
+        assert_eq!(script.read(), ["a first"]);
+        std::fs::remove_file(script.dir.path().join("a.json")).unwrap();
+        assert_eq!(script.read(), ["a second"]);
+        // The same name under another uid is a new pod.
+        script.write("b.json", &pod("a", "new").replace(r#""uid":"a""#, r#""uid":"z""#));
+        assert_eq!(script.read(), ["a gone", "z new"]);
     }
 }

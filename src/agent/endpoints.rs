@@ -6,10 +6,10 @@
 
 use super::event::{Answer, Event, Opened, ReplyTo, Request, Stop};
 use super::execute::open_netns;
-use super::plugin_log;
 use crate::cni::event::{AddEvent, AttachmentEvent, Failure, GcEvent, code};
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::server::{self, Response, Unread};
+use crate::logging::{self, Repeat};
 use crate::sys::exchange::Exchange;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::Netns;
@@ -25,6 +25,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Between lines about a trouble that lasts.
+const REMIND: Duration = Duration::from_secs(60);
 /// Connections at a time, per socket.
 const MOST: usize = 128;
 /// For a request to arrive.
@@ -74,7 +76,10 @@ pub fn plugin_events(run_dir: &Path, host_root: HostRoot, inbox: Sender<Event>) 
 pub fn plugin_logs(run_dir: &Path) -> Result<Endpoint> {
     let serve = |connection: &Connection, begun: &dyn Fn()| {
         talk(connection, begun, |request, _| {
-            plugin_log::print(&request.body);
+            // A line that is odd is printed as it is, and what is no list of lines is nobody's concern.
+            for line in serde_json::from_slice::<Vec<String>>(&request.body).unwrap_or_default() {
+                logging::relay(&line);
+            }
             Some(Response::text(200, ""))
         });
     };
@@ -104,7 +109,7 @@ fn accept(
     lost: impl Fn(),
 ) {
     let places = Arc::new(Places::default());
-    let mut trouble = Trouble::default();
+    let mut trouble = Repeat::new(REMIND);
     let mut lost = Some(lost);
     let mut looked = clock::now();
     while !stop.load(Ordering::Relaxed) {
@@ -119,7 +124,7 @@ fn accept(
                     // Swept away by somebody who tidies up.
                     match Listener::bind(listener.path(), SocketType::Stream) {
                         Ok(again) => listener = again,
-                        Err(e) => trouble.report(name, Some(&e)),
+                        Err(e) => report(&mut trouble, name, &Err(e)),
                     }
                 }
             }
@@ -132,7 +137,7 @@ fn accept(
             Ok(Some(connection)) => start(&places, connection, serve),
             Err(e) => Err(e),
         };
-        trouble.report(name, started.err().as_ref());
+        report(&mut trouble, name, &started);
     }
 }
 
@@ -147,19 +152,15 @@ fn start(
     thread::spawn("plugin-conn", move || serve(&connection, &|| place.complete())).map(drop)
 }
 
-/// Says a trouble of the socket once, and again when it is another or comes back.
-#[derive(Default)]
-struct Trouble(Option<String>);
-
-impl Trouble {
-    fn report(&mut self, name: &str, error: Option<&Error>) {
-        let text = error.map(ToString::to_string);
-        match &text {
-            Some(e) if self.0.as_ref() != Some(e) => log::warn!(target: "cni-agent", "{name}: {e}"),
-            Some(e) => log::debug!(target: "cni-agent", "{name}: {e}"),
-            None => {}
+/// Says a trouble of the socket once while it lasts.
+fn report(trouble: &mut Repeat, name: &str, result: &Result<()>) {
+    match result {
+        Ok(()) => drop(trouble.worked(clock::now())),
+        Err(e) => {
+            if let Some(times) = trouble.failed(&e.to_string(), clock::now()) {
+                log::warn!(target: "cni-agent", times = times; "{name}: {e}");
+            }
         }
-        self.0 = text.or(self.0.take());
     }
 }
 

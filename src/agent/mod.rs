@@ -10,7 +10,6 @@ mod endpoints;
 mod event;
 mod execute;
 mod memory;
-mod plugin_log;
 mod publish;
 mod run;
 mod state;

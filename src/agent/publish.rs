@@ -5,10 +5,11 @@
 
 use super::event::Redirection;
 use super::memory::{Published, render};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::logging::Repeat;
 use crate::pod::types::PodName;
 use crate::sys::file::{self, Mode};
-use crate::sys::thread;
+use crate::sys::{clock, thread};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -58,7 +59,7 @@ impl Drop for Publisher {
 }
 
 fn write(path: &Path, mut published: Published, changes: &Receiver<Change>) {
-    let mut failed = None;
+    let mut trouble = Repeat::new(Duration::MAX);
     let mut pending = true;
     loop {
         let change = if pending { changes.recv_timeout(RETRY) } else { changes.recv().map_err(Into::into) };
@@ -73,7 +74,7 @@ fn write(path: &Path, mut published: Published, changes: &Receiver<Change>) {
         if pending {
             let written = render(&published).and_then(|text| file::write_if_changed(path, &text, Mode(0o600), false));
             pending = written.is_err();
-            report(&mut failed, written.err().map(|e| e.to_string()));
+            report(&mut trouble, written.err());
         }
         if over {
             return;
@@ -82,13 +83,18 @@ fn write(path: &Path, mut published: Published, changes: &Receiver<Change>) {
 }
 
 /// Says it once when writing fails, and once when it works again.
-fn report(failed: &mut Option<String>, failure: Option<String>) {
-    match &failure {
-        Some(e) if failed.as_ref() != Some(e) => {
-            log::error!(target: "cni-agent", "what is published about pods is not on disk; trying again: {e}");
+fn report(trouble: &mut Repeat, failure: Option<Error>) {
+    let now = clock::now();
+    match failure {
+        Some(e) => {
+            if trouble.failed(&e.to_string(), now).is_some() {
+                log::error!(target: "cni-agent", "what is published about pods is not on disk; trying again: {e}");
+            }
         }
-        None if failed.is_some() => log::warn!(target: "cni-agent", "what is published about pods is on disk again"),
-        _ => {}
+        None => {
+            if let Some(past) = trouble.worked(now) {
+                log::warn!(target: "cni-agent", tries = past.times; "what is published about pods is on disk again");
+            }
+        }
     }
-    *failed = failure;
 }

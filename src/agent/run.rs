@@ -10,6 +10,7 @@ use super::{Options, PodSource, endpoints};
 use crate::dataplane::inpod;
 use crate::error::{Context, Error, Kind, Result};
 use crate::install::{self, Keeper};
+use crate::logging::Repeat;
 use crate::sys::file::{self, Lock, Mode};
 use crate::sys::netns::Netns;
 use crate::sys::{clock, thread};
@@ -131,6 +132,7 @@ struct Agent {
     inbox: Sender<Event>,
     /// When the ZDS socket is looked after again.
     look: Instant,
+    trouble: Repeat,
 }
 
 impl Agent {
@@ -181,6 +183,7 @@ impl Agent {
             zds: zds::Options { socket: options.ztunnel_socket.clone(), timeout: ZTUNNEL },
             inbox: inbox.clone(),
             look: clock::now(),
+            trouble: Repeat::new(Duration::MAX),
         })
     }
 
@@ -244,6 +247,11 @@ impl Agent {
                     let _ = inbox.send(Event::Ztunnel(notice));
                 });
                 let problem = served.as_ref().err().map(ToString::to_string);
+                if let Some(e) = &problem
+                    && self.trouble.failed(e, clock::now()).is_some()
+                {
+                    log::error!(target: "cni-agent", "ztunnel cannot be served; trying again: {e}");
+                }
                 self.ztunnels = served.ok();
                 let _ = self.inbox.send(Event::Condition("ztunnel socket", problem));
             }

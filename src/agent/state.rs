@@ -237,16 +237,12 @@ impl State {
         id
     }
 
+    /// Whoever found the trouble has logged it.
     fn condition(&mut self, what: &'static str, problem: Option<String>) {
-        let old = match problem.clone() {
+        match problem {
             Some(problem) => self.conditions.insert(what, problem),
             None => self.conditions.remove(what),
         };
-        match (problem, old) {
-            (Some(new), old) if old.as_ref() != Some(&new) => log::warn!(target: "cni-agent", "{what}: {new}"),
-            (None, Some(_)) => log::info!(target: "cni-agent", "{what}: all is well again"),
-            _ => {}
-        }
     }
 
     /// Why the agent is not ready; empty when it is.

@@ -142,8 +142,8 @@ pub struct AttachmentEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GcEvent {
-    /// Sandbox ids.
-    #[serde(rename = "ContainerIDs")]
+    /// Sandbox ids; null says the same as an empty list.
+    #[serde(rename = "ContainerIDs", deserialize_with = "null_is_empty")]
     pub container_ids: Vec<String>,
 }
 
@@ -156,6 +156,10 @@ pub struct Health {
     pub reasons: Vec<String>,
     /// One for each connected ztunnel.
     pub ztunnels: Vec<IgnoredAny>,
+}
+
+fn null_is_empty<'de, D: serde::Deserializer<'de>>(list: D) -> Result<Vec<String>, D::Error> {
+    Option::deserialize(list).map(Option::unwrap_or_default)
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Our own plugin gives up after 30 s.
-const PATIENCE: Duration = Duration::from_secs(28);
+/// Our own plugin gives up after 28 s.
+const PATIENCE: Duration = Duration::from_secs(25);
 /// Istio's gives up after 5 s; the answer must be there before.
 const SHORT_PATIENCE: Duration = Duration::from_millis(4700);
 /// For ztunnel's acknowledgement, once the rules are in place.
@@ -224,7 +224,7 @@ impl State {
                 let rules = entry.adds.iter().all(|add| add.rules_done.is_none());
                 let (code, message) = if rules {
                     (101, "the traffic rules could not be put in place in time".to_owned())
-                } else if self.ztunnels.gone_since.is_some() || self.ztunnels.view().next().is_none() {
+                } else if self.ztunnels.is_empty() {
                     let socket = &self.config.ztunnel_socket;
                     (11, format!("no ztunnel is connected on {socket}; is the ztunnel pod running on this node?"))
                 } else {
@@ -251,7 +251,7 @@ impl State {
     /// Until when an ADD waits for ztunnel: 3 s for the acknowledgement, 1 s for one to connect.
     fn ack_limit(&self, add: &Add) -> Option<Instant> {
         let done = add.rules_done?;
-        let connected = self.ztunnels.view().next().is_some();
+        let connected = !self.ztunnels.is_empty();
         let since = self.ztunnels.gone_since.map_or(done, |gone| gone.max(done));
         Some(if connected { done + ACK } else { (since + CONNECT).min(done + ACK) })
     }

@@ -64,6 +64,11 @@ impl Ztunnels {
         connection.open.then_some((*id, connection))
     }
 
+    /// Nobody is connected.
+    pub(super) fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
     /// Connections that wait for their snapshot.
     pub(super) fn waiting(&self) -> Vec<ConnectionId> {
         self.connections.iter().filter(|(_, connection)| !connection.open).map(|(id, _)| *id).collect()

@@ -66,7 +66,7 @@ impl Node {
 
     /// Puts a file into the pod directory, whole.
     pub fn write_pod(&self, file: &str, text: &str) {
-        let temp = self.path("pod.tmp");
+        let temp = self.path(&format!("{file}.tmp"));
         fs::write(&temp, text).unwrap();
         fs::rename(temp, self.pods().join(file)).unwrap();
     }

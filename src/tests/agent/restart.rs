@@ -1,0 +1,121 @@
+//! Stops, kills and what the next start makes of them.
+
+use super::*;
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+fn ip(number: usize) -> String {
+    format!("10.44.2.{number}")
+}
+
+#[test]
+fn after_a_kill_the_next_start_converges() {
+    let mut world = World::new();
+    let names = ["same", "flushed", "left", "gone"];
+    let netns: Vec<PodNetns> = names.iter().enumerate().map(|(n, name)| world.make_pod(name, &ip(n + 1))).collect();
+    for (n, name) in names.iter().enumerate() {
+        world.add(name, &format!("c{n}"), &netns[n], &ip(n + 1));
+    }
+    eventually("published", || world.published().len() == 4);
+    world.kill_agent();
+    for table in ["nat", "mangle"] {
+        crate::support::netns::run_in(netns[1].netns(), "iptables-nft", &["-t", table, "-F"]);
+    }
+    world.node.write_pod("left.json", &pod_json("left", &ip(3), json!({"labels": {}})));
+    std::fs::remove_file(world.node.pods().join("gone.json")).unwrap();
+    world.start_agent();
+    world.assert_enrolled("same", &netns[0]);
+    world.assert_enrolled("flushed", &netns[1]);
+    eventually("the others are out", || world.published().len() == 2);
+    eventually("and clean", || !has_rules(&netns[2]) && !has_rules(&netns[3]));
+    eventually("ztunnel serves two", || {
+        world.ztunnel().stats().pods.values().filter(|pod| pod.netns != 0).count() == 2
+    });
+    world.assert_nothing_left("left", &netns[2]);
+    world.assert_nothing_left("gone", &netns[3]);
+    world.del("same", "c0", &netns[0]);
+    world.assert_nothing_left("same", &netns[0]);
+}
+
+#[test]
+fn a_namespace_that_was_replaced_is_not_taken_for_the_pods() {
+    let mut world = World::new();
+    let old = world.make_pod("web", &ip(1));
+    world.add("web", "c1", &old, &ip(1));
+    eventually("published", || world.published().len() == 1);
+    world.kill_agent();
+    // At the same path there is now the namespace of somebody else.
+    let other = netns(&ip(99));
+    nix::mount::umount(old.path()).unwrap();
+    let flags = nix::mount::MsFlags::MS_BIND;
+    nix::mount::mount(Some(other.path()), old.path(), None::<&str>, flags, None::<&str>).unwrap();
+    world.start_agent();
+    eventually("lost", || world.state("web") == "lost");
+    assert!(!has_rules(&other));
+    assert_eq!(world.published(), [("web".to_owned(), "enabled".to_owned())]);
+    // The runtime makes a new sandbox, and all is well.
+    let new = netns(&ip(1));
+    world.add("web", "c2", &new, &ip(1));
+    world.assert_enrolled("web", &new);
+}
+
+#[test]
+fn a_stop_leaves_everything_for_the_successor() {
+    let mut world = World::new();
+    let conf = world.node.net_dir().join("10-net.conflist");
+    let primary = r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge"}]}"#;
+    std::fs::write(&conf, primary).unwrap();
+    world.agent().wait_ready();
+    let netns = world.make_pod("web", &ip(1));
+    world.add("web", "c1", &netns, &ip(1));
+    eventually("published", || world.published().len() == 1);
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let began = Instant::now();
+        let mut agent = world.agent.take().unwrap();
+        agent.signal(signal);
+        assert_eq!(agent.wait(), Some(0));
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(is_right(&netns));
+        assert!(std::fs::read_to_string(&conf).unwrap().contains("istio-cni"));
+        assert!(!world.node.events().exists() && !world.node.ztunnel().exists());
+        world.start_agent();
+        world.assert_enrolled("web", &netns);
+    }
+    world.flags = vec!["--ambient-disable-safe-upgrade"];
+    world.agent.take().unwrap().terminate();
+    world.start_agent();
+    assert_eq!(world.agent.take().unwrap().terminate(), Some(0));
+    assert_eq!(std::fs::read_to_string(&conf).unwrap(), primary, "the configuration is as it was");
+    assert!(is_right(&netns), "pods keep their rules");
+}
+
+#[test]
+fn a_stop_does_not_wait_for_what_hangs() {
+    let world = World::new();
+    let netns = world.make_pod("web", &ip(1));
+    world.ztunnel().set_faults(vec![(crate::standin::On::Uid("web".into()), crate::standin::Fault::NoAck)]);
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| world.istio_add("web", netns.path(), &Value::Null));
+        eventually("it waits for ztunnel", || world.state("web") == "pending");
+        let began = Instant::now();
+        world.agent().signal(Signal::SIGTERM);
+        eventually("it ends", || !world.node.events().exists());
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_ne!(add.join().unwrap().0, 200);
+    });
+}
+
+#[test]
+fn a_second_agent_takes_over() {
+    let mut world = World::new();
+    let netns = world.make_pod("web", &ip(1));
+    world.add("web", "c1", &netns, &ip(1));
+    eventually("published", || world.published().len() == 1);
+    let mut old = world.agent.take().unwrap();
+    world.start_agent();
+    assert_eq!(old.wait(), Some(0), "the old one leaves");
+    world.assert_enrolled("web", &netns);
+    let second = world.make_pod("second", &ip(2));
+    world.add("second", "c2", &second, &ip(2));
+    world.assert_enrolled("second", &second);
+}
