@@ -182,7 +182,7 @@ impl Line {
     }
 
     /// A line of the plugin, as it came over the log socket at `time`.
-    fn relayed(text: &str, time: SystemTime) -> Self {
+    pub fn relayed(text: &str, time: SystemTime) -> Self {
         let mut line = Line {
             level: "info".to_owned(),
             time: timestamp(time),

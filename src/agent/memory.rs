@@ -91,7 +91,7 @@ impl Memory {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            match read_json::<Record>(&path, MAX_RECORD) {
+            match read(&path, MAX_RECORD, decode_record) {
                 Ok(Some(record)) if self.path(&record.uid).is_ok_and(|own| own == path) => records.push(record),
                 Ok(_) => {}
                 Err(e) => log::warn!(target: "cni-agent", "a remembered sandbox is left out: {e}"),
@@ -106,7 +106,7 @@ impl Memory {
 }
 
 /// A uid comes from outside: only one that is a plain name may become a file name.
-fn file_name(uid: &str) -> Result<String> {
+pub fn file_name(uid: &str) -> Result<String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':');
     if uid.is_empty() || uid.len() > 200 || uid.starts_with('.') || !uid.bytes().all(plain) {
         return Err(Error::of(Kind::Invalid, format!("pod uid {uid:?} cannot be used as a file name")));
@@ -144,16 +144,24 @@ pub fn render(published: &Published) -> Result<Vec<u8>> {
 
 /// Reads `state.json`; empty when there is none.
 pub fn read_published(path: &Path) -> Result<Published> {
-    let Some(state) = read_json::<StateFile>(path, MAX_STATE)? else { return Ok(Published::new()) };
-    let pods = state.pods.into_iter();
+    Ok(read(path, MAX_STATE, decode_published)?.unwrap_or_default())
+}
+
+/// Decodes `state.json`. Pure.
+pub fn decode_published(bytes: &[u8]) -> Result<Published> {
+    let pods = serde_json::from_slice::<StateFile>(bytes)?.pods.into_iter();
     Ok(pods.map(|(uid, p)| (uid, (PodName { namespace: p.namespace, name: p.name }, p.redirection))).collect())
 }
 
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path, limit: usize) -> Result<Option<T>> {
-    let bytes = match file::read_limited(path, limit) {
-        Err(e) if e.kind() == Kind::NotFound => return Ok(None),
-        other => other?,
-    };
-    let parsed = serde_json::from_slice(&bytes).with_context(|| format!("parse {}", path.display()))?;
-    Ok(Some(parsed))
+/// Decodes a record. Pure.
+pub fn decode_record(bytes: &[u8]) -> Result<Record> {
+    Ok(serde_json::from_slice(bytes)?)
+}
+
+/// Reads and decodes a file; `None` when there is none.
+fn read<T>(path: &Path, limit: usize, decode: fn(&[u8]) -> Result<T>) -> Result<Option<T>> {
+    match file::read_limited(path, limit) {
+        Err(e) if e.kind() == Kind::NotFound => Ok(None),
+        bytes => decode(&bytes?).map(Some).with_context(|| format!("parse {}", path.display())),
+    }
 }

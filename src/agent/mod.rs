@@ -9,7 +9,7 @@ mod directory;
 mod endpoints;
 mod event;
 mod execute;
-mod memory;
+pub mod memory;
 mod publish;
 mod run;
 mod state;

@@ -20,7 +20,7 @@ const HOOKS: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTI
 /// `XT_TABLE_MAXNAMELEN`.
 const NAME_SIZE: usize = 32;
 /// Size of `struct ipt_getinfo`: name, valid hooks, hook entries, underflows, number of entries, size.
-const INFO_SIZE: usize = NAME_SIZE + 4 + 20 + 20 + 4 + 4;
+pub const INFO_SIZE: usize = NAME_SIZE + 4 + 20 + 20 + 4 + 4;
 /// Where the entries begin in `struct ipt_get_entries`: name, size, alignment to 8.
 const ENTRIES_START: usize = 40;
 /// `struct xt_entry_target` before its data: size, name, revision.
@@ -157,7 +157,7 @@ fn named(name: &str, size: usize) -> Result<Vec<u8>> {
     Ok(buf)
 }
 
-/// Decodes one table.
+/// Decodes one table: its `struct ipt_getinfo` and the block of its entries. Pure.
 pub fn decode(family: Family, info: &[u8], entries: &[u8]) -> Result<TableView> {
     let layout = Layout::of(family);
     let size = number(info, INFO_SIZE - 4)? as usize;

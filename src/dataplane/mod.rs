@@ -3,9 +3,9 @@
 mod attributes;
 mod detect;
 pub mod inpod;
-mod legacy;
+pub mod legacy;
 mod look;
-mod nft;
+pub mod nft;
 pub mod probe_set;
 pub mod procfs;
 mod visit;

@@ -123,7 +123,7 @@ fn witness(dir: &Path, places: &HashMap<PodUid, usize>) -> Option<(usize, u64)> 
 
 /// Field 22 of `/proc/PID/stat`, clock ticks from boot to the start of the process (proc(5)). The second field is the
 /// program's name, in parentheses, and may itself have blanks and parentheses.
-fn start_time(stat: &str) -> Option<u64> {
+pub fn start_time(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_ascii_whitespace().nth(19)?.parse().ok()
 }

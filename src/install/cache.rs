@@ -80,7 +80,7 @@ fn search(root: &HostRoot) -> Result<Option<Found>> {
 
 /// Whether a cached result's chain names our plugin: it is base64 in `config` (libcni's `cachedInfo`). Files of older
 /// libcni hold the result alone; their DEL takes the configuration of the day.
-fn names_us(content: &[u8]) -> Result<bool> {
+pub fn names_us(content: &[u8]) -> Result<bool> {
     #[derive(serde::Deserialize)]
     struct Cached {
         #[serde(default)]

@@ -12,7 +12,7 @@ use crate::sys::file::HostRoot;
 use std::path::PathBuf;
 
 pub mod binary;
-mod cache;
+pub mod cache;
 pub mod conf;
 pub mod directory;
 pub mod entry;

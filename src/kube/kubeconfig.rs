@@ -79,7 +79,7 @@ pub(super) fn load(paths: &str, proxies: &Proxies) -> Result<Config> {
     let mut files = Vec::new();
     for path in paths.split(':').filter(|p| !p.is_empty()).map(Path::new) {
         match crate::sys::file::read_limited(path, LIMIT) {
-            Ok(bytes) => files.push((path, parse(&bytes).with_context(|| format!("kubeconfig {}", path.display()))?)),
+            Ok(bytes) => files.push((path, bytes)),
             Err(e) if e.kind() == Kind::NotFound => {}
             Err(e) => return Err(e.context(format!("kubeconfig {}", path.display()))),
         }
@@ -87,7 +87,16 @@ pub(super) fn load(paths: &str, proxies: &Proxies) -> Result<Config> {
     if files.is_empty() {
         return Err(Error::of(Kind::NotFound, format!("KUBECONFIG={paths}: there is no such file")));
     }
-    config(files, proxies).with_context(|| format!("kubeconfig {paths}"))
+    decode(&files, proxies)
+}
+
+/// Decodes files with their paths, in order: of a thing that is in several, the first counts. Pure.
+pub fn decode(files: &[(&Path, Vec<u8>)], proxies: &Proxies) -> Result<Config> {
+    let name = |path: &Path| format!("kubeconfig {}", path.display());
+    let parsed = files.iter().map(|(path, bytes)| Ok((*path, parse(bytes).with_context(|| name(path))?)));
+    let parsed = parsed.collect::<Result<Vec<_>>>()?;
+    let all = || files.iter().map(|(path, _)| path.display().to_string()).collect::<Vec<_>>().join(":");
+    config(parsed, proxies).with_context(|| format!("kubeconfig {}", all()))
 }
 
 fn parse(bytes: &[u8]) -> Result<File> {

@@ -10,19 +10,16 @@ use std::marker::PhantomData;
 /// `metadata` of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Page {
+pub struct Page {
     /// The version of the whole list, from which to watch.
-    pub(super) resource_version: String,
+    pub resource_version: String,
     /// Where the next page begins; empty on the last.
     #[serde(rename = "continue")]
-    pub(super) next: String,
+    pub next: String,
 }
 
 /// Reads one page; every item goes to `each` as soon as it is decoded.
-pub(super) fn read<T: DeserializeOwned>(
-    reader: &mut dyn Read,
-    each: &mut dyn FnMut(T),
-) -> Result<Page, serde_json::Error> {
+pub fn read<T: DeserializeOwned>(reader: &mut dyn Read, each: &mut dyn FnMut(T)) -> Result<Page, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(16 << 10, reader));
     let page = json.deserialize_map(ListVisitor(each, PhantomData))?;
     json.end()?;

@@ -11,12 +11,12 @@ pub mod client;
 pub mod config;
 mod credentials;
 mod known;
-mod kubeconfig;
-mod list;
+pub mod kubeconfig;
+pub mod list;
 pub mod object;
 pub mod reflector;
-mod status;
+pub mod status;
 mod transport;
-mod watch;
+pub mod watch;
 
 pub use backoff::Backoff;

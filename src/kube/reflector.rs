@@ -262,7 +262,7 @@ where
         };
         let (mut lines, opened) = (Lines::new(body), clock::now());
         let end = loop {
-            let line = match lines.next() {
+            let line = match lines.next_line() {
                 Ok(Some(line)) => line,
                 Ok(None) => break End::Closed,
                 Err(e) => break End::Failed(Failure::transport(&call.title(), e)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// A request that did not succeed.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub struct Failure {
     /// Verb and resource: `get pod team-a/web-0`.
     pub(super) request: String,
     /// The HTTP status; none when there was no answer, or not a whole one.

@@ -15,7 +15,7 @@ const KEEP: usize = 256 << 10;
 
 /// What a line of a watch says.
 #[derive(Debug)]
-pub(super) enum WatchEvent<T> {
+pub enum WatchEvent<T> {
     /// ADDED or MODIFIED: the object as it is now.
     Upserted(T),
     /// DELETED, or no longer selected: the object as it was last.
@@ -27,7 +27,7 @@ pub(super) enum WatchEvent<T> {
 }
 
 /// Decodes one line. `title`: verb and resource, for messages.
-pub(super) fn decode<T: DeserializeOwned>(title: &str, line: &[u8]) -> Result<WatchEvent<T>> {
+pub fn decode<T: DeserializeOwned>(title: &str, line: &[u8]) -> Result<WatchEvent<T>> {
     #[derive(Deserialize)]
     struct Line<'a> {
         #[serde(borrow, rename = "type")]
@@ -59,18 +59,19 @@ pub(super) fn decode<T: DeserializeOwned>(title: &str, line: &[u8]) -> Result<Wa
 }
 
 /// Splits a body into lines of bounded length.
-pub(super) struct Lines<R> {
+pub struct Lines<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
 }
 
 impl<R: Read> Lines<R> {
-    pub(super) fn new(reader: R) -> Self {
+    /// Splits what `reader` gives.
+    pub fn new(reader: R) -> Self {
         Lines { reader: BufReader::with_capacity(16 << 10, reader), line: Vec::new() }
     }
 
     /// The next line that is not empty; none at the end. A last line without a line feed was cut, and is dropped.
-    pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
+    pub fn next_line(&mut self) -> io::Result<Option<&[u8]>> {
         loop {
             self.line.clear();
             self.line.shrink_to(KEEP);
@@ -139,10 +140,10 @@ mod tests {
     #[test]
     fn lines() {
         let mut lines = Lines::new(&b"a\n\n \r\nbc\ncut"[..]);
-        assert_eq!(lines.next().unwrap(), Some(&b"a"[..]));
-        assert_eq!(lines.next().unwrap(), Some(&b"bc"[..]));
-        assert_eq!(lines.next().unwrap(), None);
+        assert_eq!(lines.next_line().unwrap(), Some(&b"a"[..]));
+        assert_eq!(lines.next_line().unwrap(), Some(&b"bc"[..]));
+        assert_eq!(lines.next_line().unwrap(), None);
         let mut endless = Lines::new(std::io::repeat(b'x'));
-        assert_eq!(endless.next().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(endless.next_line().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A family that the kernel does not have (IPv6 off at boot) is an error of kind `Unsupported`.
 
-mod socket;
+pub mod socket;
 
 use crate::error::{Context, Error, Kind, Result};
 use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
@@ -245,13 +245,15 @@ fn change(message: RouteNetlinkMessage, flags: i32) -> Result<()> {
 fn dump(message: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>> {
     let (kind, payload) = encode(&message);
     let answers = socket::exchange(SockProtocol::NetlinkRoute, kind, libc::NLM_F_DUMP as u16, &payload)?;
-    // What cannot be decoded has attributes newer than this program, so it is none of its own.
-    let decode = |message: RawMessage| {
-        let mut header = NetlinkHeader::default();
-        header.message_type = message.kind;
-        RouteNetlinkMessage::deserialize(&header, &message.payload).ok()
-    };
-    Ok(answers.into_iter().filter_map(decode).collect())
+    Ok(answers.iter().filter_map(decode).collect())
+}
+
+/// Decodes one message of rtnetlink. What cannot be decoded has attributes newer than this program, so it is none of
+/// its own.
+pub fn decode(message: &RawMessage) -> Option<RouteNetlinkMessage> {
+    let mut header = NetlinkHeader::default();
+    header.message_type = message.kind;
+    RouteNetlinkMessage::deserialize(&header, &message.payload).ok()
 }
 
 /// Turns one errno into "it was so already" (`false`).

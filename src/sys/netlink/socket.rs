@@ -93,7 +93,7 @@ fn encode(kind: u16, flags: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
 /// Reads until done; `None` when the dump was interrupted and must be repeated.
 fn collect(socket: &OwnedFd, seq: u32) -> Result<Option<Vec<RawMessage>>> {
     let mut buffer = vec![0; BUFFER];
-    let mut answers = Answers { seq, interrupted: false, messages: Vec::new() };
+    let mut answers = Answers::new(seq);
     loop {
         let len = match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_TRUNC) {
             Err(Errno::EINTR) => continue,
@@ -107,7 +107,8 @@ fn collect(socket: &OwnedFd, seq: u32) -> Result<Option<Vec<RawMessage>>> {
 }
 
 /// The answers to one request as far as they have come.
-struct Answers {
+#[derive(Debug)]
+pub struct Answers {
     seq: u32,
     interrupted: bool,
     messages: Vec<RawMessage>,
@@ -115,13 +116,24 @@ struct Answers {
 
 /// The end of an exchange.
 #[derive(Debug, PartialEq)]
-struct Done {
-    interrupted: bool,
+pub struct Done {
+    /// The kernel's tables changed during the dump, which must be repeated.
+    pub interrupted: bool,
 }
 
 impl Answers {
+    /// None yet to the request with this number.
+    pub fn new(seq: u32) -> Self {
+        Answers { seq, interrupted: false, messages: Vec::new() }
+    }
+
+    /// What has come.
+    pub fn messages(&self) -> &[RawMessage] {
+        &self.messages
+    }
+
     /// Takes one packet in; says when it was the last. Pure.
-    fn take(&mut self, packet: &[u8]) -> Result<Option<Done>> {
+    pub fn take(&mut self, packet: &[u8]) -> Result<Option<Done>> {
         let mut rest = packet;
         while !rest.is_empty() {
             let (header, payload, next) =
@@ -200,7 +212,7 @@ mod tests {
     type Taken = (Result<Option<Done>>, Vec<(u16, Vec<u8>)>);
 
     fn take(packets: &[Vec<u8>]) -> Taken {
-        let mut answers = Answers { seq: 7, interrupted: false, messages: Vec::new() };
+        let mut answers = Answers::new(7);
         let mut last = Ok(None);
         for packet in packets {
             last = answers.take(packet);
