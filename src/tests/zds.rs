@@ -123,7 +123,7 @@ impl Agent {
         raw.send(ACK);
         self.acked(id, "probe");
         let took = begin.elapsed();
-        assert!(took < Duration::from_millis(500), "took {took:?}");
+        assert!(took < Duration::from_secs(1), "took {took:?}");
     }
 }
 

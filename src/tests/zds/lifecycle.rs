@@ -115,8 +115,8 @@ fn a_reconnect_storm_is_slowed_down_and_harms_nobody() {
             std::thread::sleep(Duration::from_millis(5));
         }
         end.store(true, Ordering::SeqCst);
-        assert!((5..=11).contains(&connected), "{connected} accepts in two seconds, at most five in each");
-        assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+        assert!((2..=11).contains(&connected), "{connected} accepts in two seconds, at most five in each");
+        assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     });
 }
 

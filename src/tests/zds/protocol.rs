@@ -96,7 +96,7 @@ fn what_cannot_be_sent_fails_alone() {
 /// The late acknowledgement must not be taken for the answer to the next request, so the connection ends.
 #[test]
 fn silence_ends_the_connection() {
-    let agent = Agent::start(Duration::from_millis(300));
+    let agent = Agent::start(Duration::from_secs(1));
     let (good, good_id) = agent.raw_ready();
     let (raw, id) = agent.raw_ready();
     agent.server.send(id, del("a"));
@@ -105,14 +105,14 @@ fn silence_ends_the_connection() {
     let asked = Instant::now();
     agent.serves(&good, good_id);
     assert!(agent.disconnected(id).contains("no acknowledgement within"), "the reason is told");
-    assert!(asked.elapsed() >= Duration::from_millis(250), "not before its time");
+    assert!(asked.elapsed() >= Duration::from_millis(900), "not before its time");
     raw.is_closed();
     agent.serves(&good, good_id);
 }
 
 #[test]
 fn no_hello_no_connection() {
-    let agent = Agent::start(Duration::from_millis(300));
+    let agent = Agent::start(Duration::from_secs(1));
     Raw::connect(&agent).is_closed();
     agent.no_notice();
     let (raw, id) = agent.raw_ready();
@@ -227,5 +227,5 @@ fn a_thousand_pods_take_no_time() {
         raw.send(ACK);
     }
     let took = begin.elapsed();
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }

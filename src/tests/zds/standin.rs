@@ -104,14 +104,14 @@ fn a_pod_whose_proxy_cannot_start_is_refused_alone() {
 fn faults_of_all_kinds_end_in_a_new_connection() {
     for fault in [
         Fault::NoAck,
-        Fault::LateAck(Duration::from_millis(600)),
+        Fault::LateAck(Duration::from_millis(1500)),
         Fault::Close,
         Fault::Garbage,
         Fault::Oversized,
         Fault::Descriptor,
         Fault::TwoAcks,
     ] {
-        let agent = Agent::start(Duration::from_millis(300));
+        let agent = Agent::start(Duration::from_secs(1));
         let netns = pod_netns();
         let standin = standin(&agent, vec![(On::Nth(3), fault.clone())]);
         let id = agent.connected();
@@ -140,7 +140,7 @@ fn faults_of_all_kinds_end_in_a_new_connection() {
 #[test]
 fn strange_approaches_get_nowhere() {
     for approach in [Approach::Silent, Approach::Garbage, Approach::Storm] {
-        let agent = Agent::start(Duration::from_millis(300));
+        let agent = Agent::start(Duration::from_secs(1));
         let options = crate::standin::Options { socket: agent.socket(), approach, ..Default::default() };
         let standin = Standin::start(options);
         let disconnects = || standin.stats().events.iter().filter(|e| matches!(e, Event::Disconnected(_))).count();
