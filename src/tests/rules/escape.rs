@@ -1,73 +1,90 @@
 //! While rules are replaced, no connection passes by the redirection.
 
-use super::pod::{VARIANTS, plain, programmer, sh};
+use super::pod::{VARIANTS, plain, pod, programmer, sh};
 use ferrule::dataplane::inpod::Applied;
 use ferrule::rules::inpod::Settings;
-use ferrule::sys::netns::Netns;
-use std::io::Read;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-/// Where the client believes to connect to; only without redirection does it get there.
+/// Where the client believes to connect to. Nobody is there: only by redirection does it get an answer.
 const SERVICE: ([u8; 4], u16) = ([10, 77, 0, 1], 80);
 
 #[test]
 fn no_connection_escapes_while_rules_are_replaced() {
     for variant in VARIANTS {
         let (inpod, _dir) = programmer(variant);
-        let netns = Netns::scratch().unwrap();
-        // Not an address of the pod's own: what goes over lo is let through.
-        sh(
-            &netns,
-            "ip link set lo up; ip link add out0 type veth peer name out1; ip addr add 10.77.0.2/24 dev out0; ip link set out0 up",
-        );
+        let netns = pod();
+        sh(&netns, "ip link add out0 type veth peer name out1; ip addr add 10.77.0.2/24 dev out0");
+        sh(&netns, "ip link set out0 up; ip link set out1 up");
+        let other = Settings { reroute_interfaces: vec!["v0".into()], dns_capture: true, ..plain() };
         inpod.apply(&netns, &plain()).unwrap();
-        let proxy = listen(&netns, ([0, 0, 0, 0], 15001));
-        let (passed, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let escaped = AtomicUsize::new(0);
+        let traffic = Traffic::default();
+        let proxy = netns.enter(|| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], 15001))).unwrap()).unwrap();
+        proxy.set_nonblocking(true).unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| serve(&proxy, &stop));
-            scope.spawn(|| {
-                netns
-                    .enter(|| {
-                        while !stop.load(Ordering::Relaxed) {
-                            let mut byte = [0];
-                            let to = SocketAddr::from(SERVICE);
-                            // Beyond the redirection nobody answers, and the attempt fails.
-                            let answer = TcpStream::connect_timeout(&to, std::time::Duration::from_secs(2))
-                                .and_then(|mut stream| stream.read_exact(&mut byte).map(|()| byte[0]));
-                            let counter = if answer.is_ok_and(|byte| byte == b'p') { &passed } else { &escaped };
-                            counter.fetch_add(1, Ordering::Relaxed);
-                        }
-                    })
-                    .unwrap();
-            });
-            let other = Settings { reroute_interfaces: vec!["v0".into()], dns_capture: true, ..plain() };
+            scope.spawn(|| traffic.serve(&proxy));
+            scope.spawn(|| netns.enter(|| traffic.connect()).unwrap());
+            // Ends the traffic also when this thread panics.
+            let _stop = Stop(&traffic.stop);
             for round in 0..30 {
                 let settings = if round % 2 == 0 { &other } else { &plain() };
                 assert_eq!(inpod.apply(&netns, settings).unwrap(), Applied::Written);
             }
-            stop.store(true, Ordering::Relaxed);
         });
-        let (passed, escaped) = (passed.into_inner(), escaped.into_inner());
+        let (passed, escaped) = (traffic.passed.into_inner(), traffic.escaped.into_inner());
         assert!(passed > 100, "only {passed} connections");
         assert_eq!(escaped, 0, "{variant}: of {passed}");
     }
 }
 
-fn listen(netns: &Netns, address: ([u8; 4], u16)) -> TcpListener {
-    let listener = netns.enter(|| TcpListener::bind(SocketAddr::from(address)).unwrap()).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    listener
+#[derive(Default)]
+struct Traffic {
+    stop: AtomicBool,
+    passed: AtomicUsize,
+    escaped: AtomicUsize,
 }
 
-/// Answers every connection with one byte.
-fn serve(listener: &TcpListener, stop: &AtomicBool) {
-    use std::io::Write;
-    while !stop.load(Ordering::Relaxed) {
-        match listener.accept() {
-            Ok((mut stream, _)) => drop(stream.write_all(b"p")),
-            Err(_) => std::thread::yield_now(),
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Traffic {
+    /// Answers every connection with one byte.
+    fn serve(&self, proxy: &TcpListener) {
+        while !self.stop.load(Ordering::Relaxed) {
+            match proxy.accept() {
+                Ok((mut stream, _)) => drop(stream.write_all(b"p")),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(e) => panic!("{e}"),
+            }
         }
     }
+
+    /// Connects again and again.
+    fn connect(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let answered =
+                TcpStream::connect_timeout(&SERVICE.into(), Duration::from_secs(1)).and_then(|mut stream| {
+                    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+                    stream.read_exact(&mut [0])
+                });
+            match answered {
+                Ok(()) => count(&self.passed),
+                // Every port is in use for a moment; or it was cut off by the end.
+                Err(e) if e.kind() == ErrorKind::AddrNotAvailable => {}
+                Err(_) if self.stop.load(Ordering::Relaxed) => {}
+                Err(_) => count(&self.escaped),
+            }
+        }
+    }
+}
+
+fn count(counter: &AtomicUsize) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
