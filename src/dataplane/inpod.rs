@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Options {
     /// `FORCE_IPTABLES_BINARY`.
     pub force_variant: Option<Variant>,
-    /// Directory for per-namespace xtables lock files (below the run dir); made when it is not there.
+    /// Directory for the xtables lock files of each namespace (below the run dir); made when it is not there.
     pub lock_dir: PathBuf,
     /// Where the iptables programs are looked for; `None`: in the system's own directories.
     pub program_dir: Option<PathBuf>,

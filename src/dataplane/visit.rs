@@ -69,7 +69,7 @@ pub struct Visit<'a> {
     pub firewall: &'a Firewall,
     /// What can be looked at.
     pub kernel: Kernel,
-    /// The namespace's lock file.
+    /// Path of the namespace's lock files.
     pub lock: PathBuf,
 }
 

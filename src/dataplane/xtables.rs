@@ -108,13 +108,15 @@ impl Programs {
         }
     }
 
-    /// The command that puts `input` into the namespace in which it runs. `lock` is the namespace's own lock file.
+    /// The command that puts `input` into the namespace in which it runs. `lock` is the path of the namespace's lock
+    /// files, one for each family: their tables have nothing in common, so neither waits for the other.
     pub fn restore(&self, family: Family, input: String, lock: &Path) -> Result<Command> {
         let mut args = vec!["--noflush".into()];
         let mut env = vec![("PATH".into(), "/usr/sbin:/usr/bin:/sbin:/bin".into())];
         // The nft variant needs no lock: the kernel takes each table's input as one transaction.
         if self.variant == Variant::Legacy {
             args.push(LOCK_WAIT.into());
+            let lock = lock.with_extension(if family == Family::V4 { "ipv4" } else { "ipv6" });
             env.push(("XTABLES_LOCKFILE".into(), lock.into()));
         }
         let program = self.path(family)?.to_owned();

@@ -216,5 +216,7 @@ fn legacy_locks_are_per_namespace_and_not_the_hosts() {
     let host_lock = std::fs::File::options().create(true).append(true).open("/run/xtables.lock").unwrap();
     let _ = host_lock.try_lock();
     assert_eq!(inpod.apply(&netns, &plain()).unwrap(), Applied::Written);
-    assert!(dir.path().join("locks").join(netns.id().ino.to_string()).is_file());
+    for family in ["ipv4", "ipv6"] {
+        assert!(dir.path().join("locks").join(format!("{}.{family}", netns.id().ino)).is_file());
+    }
 }

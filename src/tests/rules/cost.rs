@@ -25,7 +25,8 @@ fn rules_step_against_two_bare_restores() {
                 .map(|(family, ip)| Command {
                     program: format!("/usr/sbin/{ip}-{variant}-restore").into(),
                     args: vec!["--noflush".into()],
-                    env: vec![("XTABLES_LOCKFILE".into(), dir.path().join("lock").into())],
+                    // One each: with one for both, the second would give up.
+                    env: vec![("XTABLES_LOCKFILE".into(), dir.path().join(ip).into())],
                     stdin: restore(&rules(&settings, family)).into_bytes(),
                     deadline: Duration::from_secs(10),
                     ..Command::default()
@@ -36,7 +37,10 @@ fn rules_step_against_two_bare_restores() {
             let mut checks = Vec::new();
             for _ in 0..PAIRS {
                 let netns = pod();
-                bare.push(time(|| drop(netns.enter(|| exec::run_all(&restores)).unwrap())));
+                bare.push(time(|| {
+                    let results = netns.enter(|| exec::run_all(&restores)).unwrap();
+                    assert!(results.iter().all(Result::is_ok));
+                }));
                 let netns = pod();
                 ours.push(time(|| assert_eq!(inpod.apply(&netns, &settings).unwrap(), Applied::Written)));
                 checks.push(time(|| assert!(inpod.check(&netns, &settings).unwrap().is_empty())));

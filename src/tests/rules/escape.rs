@@ -34,8 +34,8 @@ fn no_connection_escapes_while_rules_are_replaced() {
             }
         });
         let (passed, escaped) = (traffic.passed.into_inner(), traffic.escaped.into_inner());
-        assert!(passed > 100, "only {passed} connections");
         assert_eq!(escaped, 0, "{variant}: of {passed}");
+        assert!(passed > 100, "only {passed} connections");
     }
 }
 
