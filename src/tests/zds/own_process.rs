@@ -4,9 +4,17 @@ use super::*;
 use ferrule::sys::fd::count_open;
 use std::process::Command;
 
-/// Runs one of the ignored tests below in a process of its own, started through `launcher`.
+/// Names the test whose body runs in this process.
+const ALONE: &str = "FERRULE_TEST_ALONE";
+/// The agent's socket, for a test that is started by another user.
+const SOCKET: &str = "FERRULE_TEST_SOCKET";
+
+/// Runs `body` in a process of its own, started through `launcher`: the process is this program with this one test.
 #[track_caller]
-fn run_alone(test: &str, launcher: &[&str], socket: Option<&std::path::Path>) {
+fn alone(test: &str, launcher: &[&str], socket: Option<&std::path::Path>, body: fn()) {
+    if std::env::var_os(ALONE).is_some_and(|name| name == test) {
+        return body();
+    }
     let exe = std::env::current_exe().unwrap();
     let name = format!("{}::{test}", module_path!().split_once("::").unwrap().1);
     let mut command = match launcher {
@@ -17,9 +25,9 @@ fn run_alone(test: &str, launcher: &[&str], socket: Option<&std::path::Path>) {
             command
         }
     };
-    command.args([&name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args([&name, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE, test);
     if let Some(socket) = socket {
-        command.env("ZDS_TEST_SOCKET", socket);
+        command.env(SOCKET, socket);
     }
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -28,6 +36,10 @@ fn run_alone(test: &str, launcher: &[&str], socket: Option<&std::path::Path>) {
 
 #[test]
 fn only_root_is_served() {
+    // The one that is started has no agent of its own.
+    if std::env::var_os(SOCKET).is_some() {
+        return hello_as_another_user();
+    }
     let agent = Agent::start(LONG);
     let other_user = [
         "setpriv",
@@ -37,17 +49,15 @@ fn only_root_is_served() {
         "--inh-caps=+dac_override",
         "--ambient-caps=+dac_override",
     ];
-    run_alone("hello_as_another_user", &other_user, Some(&agent.socket()));
+    alone("only_root_is_served", &other_user, Some(&agent.socket()), hello_as_another_user);
     agent.no_notice();
     let (raw, id) = agent.raw_ready();
     agent.serves(&raw, id);
 }
 
-#[test]
-#[ignore = "the body of only_root_is_served"]
 fn hello_as_another_user() {
     assert_eq!(nix::unistd::geteuid().as_raw(), 65534);
-    let socket = PathBuf::from(std::env::var_os("ZDS_TEST_SOCKET").unwrap());
+    let socket = PathBuf::from(std::env::var_os(SOCKET).unwrap());
     let raw = Raw(Connection::connect(&socket, SocketType::SeqPacket, LONG).unwrap());
     // The peer may be closed before this is sent.
     let _ = send_with_fd(raw.0.as_fd(), HELLO, None);
@@ -56,11 +66,9 @@ fn hello_as_another_user() {
 
 #[test]
 fn no_descriptor_leaks() {
-    run_alone("descriptors_as_before", &[], None);
+    alone("no_descriptor_leaks", &[], None, descriptors_as_before);
 }
 
-#[test]
-#[ignore = "the body of no_descriptor_leaks"]
 fn descriptors_as_before() {
     let before = count_open().unwrap();
     let agent = Agent::start(LONG);
@@ -90,11 +98,10 @@ fn descriptors_as_before() {
 
 #[test]
 fn recovers_from_a_lack_of_descriptors() {
-    run_alone("no_descriptor_left", &["sh", "-c", "ulimit -n 64; exec \"$@\"", "sh"], None);
+    let few = ["sh", "-c", "ulimit -n 64; exec \"$@\"", "sh"];
+    alone("recovers_from_a_lack_of_descriptors", &few, None, no_descriptor_left);
 }
 
-#[test]
-#[ignore = "the body of recovers_from_a_lack_of_descriptors"]
 fn no_descriptor_left() {
     let agent = Agent::start(LONG);
     let (good, good_id) = agent.raw_ready();
