@@ -142,10 +142,10 @@ pub enum Work {
     Apply(Arc<Netns>, Settings, Option<Record>),
     /// Compare the namespace with the settings; remember the sandbox if an earlier attempt to do so failed.
     Check(Arc<Netns>, Settings, Option<Record>),
-    /// Take everything of ours out of the namespace; then forget what was remembered of this uid.
-    Remove(Arc<Netns>, Option<String>),
-    /// Forget what was remembered of this uid.
-    Forget(String),
+    /// Take everything of ours out of the namespace.
+    Remove(Arc<Netns>),
+    /// Remember this of the pod with this uid, or forget it.
+    Note(String, Option<Record>),
     /// Find the namespaces of these pods, in remembered places and in one walk over `/proc`, leaving out those that
     /// belong to others.
     Walk(Vec<Sought>, BTreeSet<NetnsId>),
@@ -186,8 +186,8 @@ pub enum Outcome {
     Checked(Result<Vec<String>>, Remembered),
     /// Of [`Work::Remove`].
     Removed(Result<()>),
-    /// Of [`Work::Forget`]; there is nothing to do about a failure.
-    Forgotten,
+    /// Of [`Work::Note`].
+    Noted(Result<Option<Record>>),
     /// Of [`Work::Walk`]: the namespaces that were found, by uid.
     Walked(Result<BTreeMap<String, Arc<Netns>>>),
     /// Of [`Work::Probe`]: the pods whose path leads elsewhere or nowhere.

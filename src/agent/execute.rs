@@ -9,17 +9,22 @@ use super::memory::{Memory, Record};
 use crate::dataplane::inpod::{self, InPod};
 use crate::dataplane::procfs::{self, Wanted};
 use crate::error::{Error, Kind, Result};
+use crate::logging::Repeat;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::{Netns, NetnsId};
-use crate::sys::{netlink, thread};
+use crate::sys::{clock, netlink, thread};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Rules of this many pods are worked on at the same time.
 const WORKERS: usize = 4;
+
+/// Between lines about a trouble that lasts.
+const REMIND: Duration = Duration::from_secs(60);
 
 /// What the workers need.
 #[derive(Debug)]
@@ -34,12 +39,21 @@ pub struct Context {
     pub memory: Memory,
     /// Made when first needed: a node that lacks a program must be able to get it while we run.
     programmer: Mutex<Option<Arc<InPod>>>,
+    /// Of the memory.
+    trouble: Mutex<Repeat>,
 }
 
 impl Context {
     /// Gathers it.
     pub fn new(inpod: inpod::Options, host: Netns, host_root: HostRoot, memory: Memory) -> Self {
-        Context { inpod, host, host_root, memory, programmer: Mutex::new(None) }
+        Context {
+            inpod,
+            host,
+            host_root,
+            memory,
+            programmer: Mutex::new(None),
+            trouble: Mutex::new(Repeat::new(REMIND)),
+        }
     }
 
     /// The programmer of pod namespaces; the firewall backend is found on the first call that succeeds.
@@ -137,17 +151,8 @@ fn perform(context: &Context, work: Work) -> Outcome {
             let differences = context.programmer().and_then(|programmer| programmer.check(&netns, &settings));
             Outcome::Checked(differences, remembered)
         }
-        Work::Remove(netns, uid) => {
-            let removed = context.programmer().and_then(|programmer| programmer.remove(&netns));
-            if let (Ok(()), Some(uid)) = (&removed, uid) {
-                forget(context, &uid);
-            }
-            Outcome::Removed(removed)
-        }
-        Work::Forget(uid) => {
-            forget(context, &uid);
-            Outcome::Forgotten
-        }
+        Work::Remove(netns) => Outcome::Removed(context.programmer().and_then(|programmer| programmer.remove(&netns))),
+        Work::Note(uid, record) => Outcome::Noted(note(context, &uid, record)),
         Work::Walk(sought, claimed) => Outcome::Walked(walk(context, &sought, claimed)),
         Work::Probe(paths) => Outcome::Probed(probe(context, paths)),
     }
@@ -160,20 +165,32 @@ fn remember(context: &Context, netns: &Netns, record: Option<Record>) -> Remembe
         // Without an address nothing could prove later that a namespace is this pod's.
         record.ips = pod_addresses(netns).unwrap_or_default();
     }
-    match context.memory.remember(&record) {
-        Ok(()) => Some(record),
-        Err(e) => {
-            log::warn!(target: "cni-agent", uid = record.uid.as_str();
-                "the sandbox cannot be remembered; after a restart it would be looked for in /proc only: {e}");
-            None
-        }
-    }
+    let uid = record.uid.clone();
+    note(context, &uid, Some(record)).ok().flatten()
 }
 
-fn forget(context: &Context, uid: &str) {
-    if let Err(e) = context.memory.forget(uid) {
-        log::warn!(target: "cni-agent", uid = uid; "the record of a sandbox that is gone stays: {e}");
+/// Remembers or forgets; a failure is said once while it lasts.
+fn note(context: &Context, uid: &str, record: Option<Record>) -> Result<Option<Record>> {
+    let done = match &record {
+        Some(record) => context.memory.remember(record),
+        None => context.memory.forget(uid),
+    };
+    let now = clock::now();
+    let mut trouble = lock(&context.trouble);
+    match &done {
+        Ok(()) => {
+            if let Some(past) = trouble.worked(now) {
+                log::warn!(target: "cni-agent", tries = past.times; "sandboxes can be remembered again");
+            }
+        }
+        Err(e) => {
+            if let Some(times) = trouble.failed(&format!("{:?}", e.kind()), now) {
+                log::error!(target: "cni-agent", uid = uid, times = times;
+                    "sandboxes cannot be remembered; after a restart they would be looked for in /proc only: {e}");
+            }
+        }
     }
+    done.map(|()| record)
 }
 
 /// Addresses in a namespace that may identify it.

@@ -1,7 +1,8 @@
-//! What must outlive the process: which sandboxes have our rules, and which pods are published as redirected.
+//! What must outlive the process: where the pods' sandboxes are, which of them have our rules, and which pods are
+//! published as redirected.
 //!
-//! A sandbox is recorded *before* the first rule goes in and forgotten after the last one is out, one small file per
-//! pod in `RUN/netns`. So whatever moment a kill -9 takes, the next start knows every namespace that may hold
+//! That a sandbox has rules is recorded *before* the first one goes in and taken back after the last one is out, one
+//! small file per pod in `RUN/netns`. So whatever moment a kill -9 takes, the next start knows every namespace that may hold
 //! something of ours. Written without fsync: what a kill leaves, the page cache keeps, and a power cut leaves neither
 //! rules nor namespaces.
 
@@ -28,7 +29,7 @@ pub struct NodeSettings {
     pub probe_v6: Ipv6Addr,
 }
 
-/// A sandbox that has, or is about to get, our rules.
+/// A sandbox that the plugin told of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Pod uid.
@@ -50,6 +51,8 @@ pub struct Record {
     pub ips: Vec<IpAddr>,
     /// What its rules were made of.
     pub settings: NodeSettings,
+    /// It has, or is about to get, our rules.
+    pub enrolled: bool,
 }
 
 /// A record is small; anything larger is not ours.

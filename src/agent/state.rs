@@ -82,8 +82,6 @@ enum Task {
     Walk(Vec<(String, u64)>),
     /// The paths of sandboxes that are no longer valid are being looked at.
     Probe(ReplyTo),
-    /// A record is being dropped.
-    Forget,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,7 +222,6 @@ impl State {
                 }
                 self.out.push(Action::Reply(reply, Answer::Done));
             }
-            Some(Task::Forget) => {}
             None => self.pod_done(id, outcome),
         }
     }

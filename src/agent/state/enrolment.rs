@@ -70,7 +70,7 @@ impl State {
     }
 
     fn apply(&mut self, entry: &mut Entry, netns: Arc<Netns>, goal: &Goal) {
-        let record = entry.record();
+        let record = entry.unwritten();
         entry.rules.get_or_insert_with(|| Rules { netns: Arc::clone(&netns), settings: None });
         let task = self.start(Work::Apply(netns, goal.settings.clone(), record));
         entry.task = Some((task, Doing::Applying(goal.settings.clone())));
@@ -121,7 +121,7 @@ impl State {
         if entry.netns.is_none() {
             self.withdraw(entry);
         } else if entry.adds.is_empty() && entry.published.is_none() {
-            log::info!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name;
+            log::debug!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name;
                 "the rules are in place, ztunnel has not acknowledged yet");
             self.publish(entry, Some(Redirection::Pending));
         }
@@ -147,7 +147,7 @@ impl State {
         }
         let due = entry.verify_at.is_some_and(|at| at <= self.now) && !self.is_stopping();
         if due || !entry.checks.is_empty() {
-            let task = self.start(Work::Check(netns, goal.settings.clone(), entry.record()));
+            let task = self.start(Work::Check(netns, goal.settings.clone(), entry.unwritten()));
             entry.task = Some((task, Doing::Checking));
         } else {
             self.sweep(entry);
@@ -176,6 +176,7 @@ impl State {
                 entry.remembered(record);
                 self.checked(&mut entry, result);
             }
+            (Some((_, Doing::Noting)), Outcome::Noted(result)) => self.noted(&mut entry, result),
             (Some((_, doing)), Outcome::Removed(result)) => self.removed(&mut entry, &doing, result),
             (task, outcome) => {
                 log::error!(target: "cni-agent", uid = uid.as_str(); "{outcome:?} does not answer {task:?}");
@@ -242,26 +243,15 @@ impl State {
 
 impl Entry {
     /// The record of the sandbox, if it is not on disk as it is.
-    fn record(&self) -> Option<Record> {
-        let place = self.place.as_ref()?;
-        let record = Record {
-            uid: self.uid.clone(),
-            alias: place.alias.clone(),
-            namespace: self.name.namespace.clone(),
-            name: self.name.name.clone(),
-            container_id: place.container_id.clone(),
-            path: place.path.clone(),
-            ips: self.ips(),
-            settings: place.settings,
-        };
-        (place.remembered.as_ref() != Some(&record)).then_some(record)
+    fn unwritten(&self) -> Option<Record> {
+        self.record(true).filter(|record| self.remembered.as_ref() != Some(record))
     }
 
     /// Notes what was written.
     fn remembered(&mut self, record: Option<Record>) {
-        if let (Some(place), Some(record)) = (&mut self.place, record) {
+        if let (Some(place), Some(record)) = (&mut self.place, &record) {
             place.ips.clone_from(&record.ips);
-            place.remembered = Some(record);
         }
+        self.remembered = record.or(self.remembered.take());
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Entry {
     pub object: Option<Object>,
     /// Where its sandbox was last seen.
     pub place: Option<Place>,
+    /// What is on disk about it.
+    pub remembered: Option<Record>,
     /// The sandbox's namespace, held open from the first step of an enrolment to the last of its removal.
     pub netns: Option<Arc<Netns>>,
     /// What is, or may be, in a namespace.
@@ -54,6 +56,8 @@ pub(super) struct Entry {
     pub published: Option<Redirection>,
     /// The namespace is to be looked for.
     pub sought: bool,
+    /// It is being looked for.
+    pub searching: bool,
     /// Not before this time.
     pub seek_at: Option<Instant>,
     /// Searches without result.
@@ -79,8 +83,6 @@ pub(super) struct Place {
     pub ips: Vec<IpAddr>,
     /// The node-wide settings of its rules.
     pub settings: NodeSettings,
-    /// The record on disk.
-    pub remembered: Option<Record>,
 }
 
 /// Rules that are, or may be, in a namespace.
@@ -96,6 +98,8 @@ pub(super) enum Doing {
     Applying(Settings),
     Checking,
     Removing,
+    /// Remembering or forgetting.
+    Noting,
     /// Of the namespace of an older sandbox.
     Sweeping(NetnsId),
 }
@@ -147,7 +151,7 @@ impl Entry {
 
     /// Nothing is left of it.
     pub(super) fn is_over(&self) -> bool {
-        let known = self.object.is_some() || self.recalled || self.published.is_some();
+        let known = self.object.is_some() || self.remembered.is_some() || self.published.is_some();
         let held = self.netns.is_some() || self.rules.is_some() || !self.leftovers.is_empty();
         !(known || held || self.is_busy() || !self.checks.is_empty())
     }
@@ -156,6 +160,22 @@ impl Entry {
     pub(super) fn holds(&self, id: NetnsId) -> bool {
         let rules = self.rules.iter().map(|rules| &rules.netns);
         self.netns.iter().chain(rules).chain(&self.leftovers).any(|netns| netns.id() == id)
+    }
+
+    /// What should be on disk about its sandbox; `None` when nothing could be made of it.
+    pub(super) fn record(&self, enrolled: bool) -> Option<Record> {
+        let place = self.place.as_ref()?;
+        Some(Record {
+            uid: self.uid.clone(),
+            alias: place.alias.clone(),
+            namespace: self.name.namespace.clone(),
+            name: self.name.name.clone(),
+            container_id: place.container_id.clone(),
+            path: place.path.clone(),
+            ips: self.ips(),
+            settings: place.settings,
+            enrolled,
+        })
     }
 
     /// Addresses that prove a namespace to be its own.

@@ -132,7 +132,6 @@ impl State {
             alias,
             ips: event.addresses(),
             settings: self.config.settings,
-            remembered: entry.place.as_ref().and_then(|place| place.remembered.clone()),
         };
         let name = entry.name.clone();
         match decision.action {
@@ -153,12 +152,14 @@ impl State {
             }
             Decided::None if event.decide => {
                 log::info!(target: "cni-agent", uid = uid, pod:% = name; "not in the mesh: {}", decision.reason);
-                if let Some(entry) = self.pods.get_mut(uid).filter(|e| e.netns.is_none() && !e.recalled) {
+                if let Some(entry) = self.pods.get_mut(uid).filter(|entry| !entry.recalled) {
                     // Where it is will matter if it joins the mesh while it runs.
                     entry.place = Some(place);
+                    entry.torn_down = false;
                 }
                 let answer = AddAnswer { action: "none".to_owned(), reason: decision.reason };
                 self.out.push(Action::Reply(reply, Answer::Decided(answer)));
+                self.advance(uid);
             }
             Decided::None => self.refuse(reply, 100, format!("pod {name} is not in the mesh: {}", decision.reason)),
         }
@@ -261,15 +262,10 @@ impl State {
         if let Some(uid) = self.attached(event, opened.as_ref().map(|netns| netns.id())) {
             let Some(entry) = self.pods.get_mut(&uid) else { return };
             log::info!(target: "cni-agent", uid = uid.as_str(), pod:% = entry.name; "the sandbox is torn down");
-            if entry.recalled {
-                entry.recalled = false;
+            if std::mem::take(&mut entry.recalled) {
                 entry.leftovers.extend(opened);
-                entry.drop_sandbox(self.now);
-                self.forget(&uid);
-            } else {
-                entry.drop_sandbox(self.now);
             }
-            let Some(entry) = self.pods.get_mut(&uid) else { return };
+            entry.drop_sandbox(self.now);
             entry.dels.push((reply, self.now + DEL));
             let adds = std::mem::take(&mut entry.adds);
             for add in adds {
@@ -281,7 +277,7 @@ impl State {
         match opened {
             // A kill may have come between the rules and everything that could tell of them.
             Some(netns) if self.holder(netns.id()).is_none() => {
-                let task = self.start(Work::Remove(Arc::clone(&netns), None));
+                let task = self.start(Work::Remove(Arc::clone(&netns)));
                 self.tasks.insert(task, Task::Clean(netns, Some(reply)));
             }
             _ => self.out.push(Action::Reply(reply, Answer::Done)),

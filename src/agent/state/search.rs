@@ -22,15 +22,15 @@ impl State {
         let settings = if self.config.reconcile_on_startup { self.config.settings } else { record.settings };
         let name = PodName { namespace: record.namespace.clone(), name: record.name.clone() };
         let entry = self.entry(&record.uid, &name);
-        entry.recalled = true;
+        entry.recalled = record.enrolled;
         entry.place = Some(Place {
             container_id: record.container_id.clone(),
             path: record.path.clone(),
             alias: record.alias.clone(),
             ips: record.ips.clone(),
             settings,
-            remembered: Some(record),
         });
+        entry.remembered = Some(record);
     }
 
     /// At the start, everything an earlier run had enrolled is looked for at once.
@@ -63,7 +63,7 @@ impl State {
         }
         match entry.seek_at.filter(|at| *at > self.now) {
             Some(at) => entry.wake_at(at),
-            None => entry.sought = true,
+            None => entry.sought = !entry.searching,
         }
     }
 
@@ -76,6 +76,7 @@ impl State {
         let mut generations = Vec::new();
         for (uid, entry) in self.pods.iter_mut().filter(|(_, entry)| entry.sought) {
             entry.sought = false;
+            entry.searching = true;
             generations.push((uid.clone(), entry.generation));
             let place = entry.place.as_ref();
             let runtime_uid = entry.object.as_ref().map(|object| object.runtime_uid()).filter(|alias| alias != uid);
@@ -104,6 +105,7 @@ impl State {
         for (uid, generation) in sought {
             let netns = found.remove(uid).filter(|n| n.id() != self.config.host && self.holder(n.id()).is_none());
             let Some(mut entry) = self.pods.remove(uid) else { continue };
+            entry.searching = false;
             if entry.generation == *generation && entry.netns.is_none() {
                 match netns {
                     Some(netns) => self.found(&mut entry, netns),
@@ -131,7 +133,6 @@ impl State {
             alias: None,
             ips: Vec::new(),
             settings: self.config.settings,
-            remembered: None,
         });
         entry.netns = Some(netns);
     }
@@ -155,7 +156,6 @@ impl State {
     fn give_up(&mut self, entry: &mut Entry) {
         entry.recalled = false;
         entry.place = None;
-        self.forget(&entry.uid);
         if entry.task.is_none() {
             self.withdraw(entry);
         }

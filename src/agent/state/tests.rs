@@ -70,6 +70,7 @@ fn record(uid: &str) -> Record {
         path: format!("/var/run/netns/{uid}"),
         ips: vec!["10.0.0.1".parse().unwrap()],
         settings: NodeSettings { dns_capture: false, ..node_settings() },
+        enrolled: true,
     }
 }
 
@@ -108,7 +109,17 @@ impl Script {
         if let Some(deadline) = self.state.deadline().filter(|_| !over) {
             assert!(deadline > self.now, "a deadline that has passed would make the loop spin");
         }
-        actions.into_iter().map(|action| self.describe(action)).collect()
+        let mut lines = Vec::new();
+        for action in actions {
+            // The disk works, and nobody waits to see it.
+            if let Action::Work(id, Work::Note(uid, record)) = action {
+                lines.push(format!("{} {uid}", if record.is_some() { "remember" } else { "forget" }));
+                lines.extend(self.step(Event::Done(id, Outcome::Noted(Ok(record)))));
+            } else {
+                lines.push(self.describe(action));
+            }
+        }
+        lines
     }
 
     fn describe(&mut self, action: Action) -> String {
@@ -125,11 +136,8 @@ impl Script {
                         format!("apply {}{dns}{record}", self.name_of(netns.id()))
                     }
                     Work::Check(netns, ..) => format!("check {}", self.name_of(netns.id())),
-                    Work::Remove(netns, forget) => {
-                        let forget = if forget.is_some() { ", forgotten" } else { "" };
-                        format!("remove {}{forget}", self.name_of(netns.id()))
-                    }
-                    Work::Forget(uid) => format!("forget {uid}"),
+                    Work::Remove(netns) => format!("remove {}", self.name_of(netns.id())),
+                    Work::Note(uid, _) => format!("note {uid}"),
                     Work::Walk(sought, _) => {
                         format!("walk {}", sought.iter().map(|s| s.uid.as_str()).collect::<Vec<_>>().join(" "))
                     }
@@ -332,14 +340,14 @@ fn starting_answers_not_ready_and_keeps_teardowns() {
 fn a_pod_outside_the_mesh_is_passed() {
     let mut script = Script::running();
     script.source(Notice::Pod(Box::new(pod("b", false))));
-    assert_eq!(script.add("b", "n2"), ["reply 1: none"]);
+    assert_eq!(script.add("b", "n2"), ["reply 1: none", "remember b"]);
     assert_eq!(
         script.add_as("b", "n2", false),
         [
             "reply 2: 100 pod default/b is not in the mesh: no enablement selector matches the labels of pod and namespace"
         ]
     );
-    assert_eq!(script.del("b", "n2"), ["reply 3: done"], "nothing was put in, nothing is looked for");
+    assert_eq!(script.del("b", "n2"), ["forget b", "reply 3: done"], "nothing was put in, nothing is looked for");
     assert_eq!(script.state_of("b"), "none");
 }
 
@@ -348,22 +356,25 @@ fn an_add_that_fails_is_undone_before_it_is_answered() {
     let mut script = Script::running();
     script.add("a", "n1");
     let failed = Outcome::Applied(Err(Error::new("no iptables")), None);
-    assert_eq!(script.done(failed), ["remove n1, forgotten"]);
+    assert_eq!(script.done(failed), ["remove n1"]);
     assert_eq!(script.removed(), ["reply 1: 101 the traffic rules could not be put in place: no iptables"]);
     assert_eq!(script.state_of("a"), "waiting");
 
     // The runtime comes back, and it works.
     assert_eq!(script.add("a", "n2"), ["apply n2, remembered"]);
     assert_eq!(script.applied(), ["send 1: add a n2"]);
-    assert_eq!(script.answer(1, refused("port taken")), ["remove n2, forgotten"]);
-    assert_eq!(script.removed(), ["send 1: del a", "reply 2: 100 ztunnel refused the pod: port taken"]);
+    assert_eq!(script.answer(1, refused("port taken")), ["remove n2"]);
+    assert_eq!(script.removed(), ["send 1: del a", "forget a", "reply 2: 100 ztunnel refused the pod: port taken"]);
     script.acked(1);
 
     script.add("a", "n3");
     assert_eq!(script.applied(), ["send 1: add a n3"]);
     assert_eq!(script.pass(Duration::from_millis(2999)), NOTHING);
-    assert_eq!(script.pass(Duration::from_millis(2)), ["remove n3, forgotten"]);
-    assert_eq!(script.removed(), ["send 1: del a", "reply 3: 11 ztunnel did not acknowledge the pod within 3 s"]);
+    assert_eq!(script.pass(Duration::from_millis(2)), ["remove n3"]);
+    assert_eq!(
+        script.removed(),
+        ["send 1: del a", "forget a", "reply 3: 11 ztunnel did not acknowledge the pod within 3 s"]
+    );
 
     // The late answers are of the past.
     assert_eq!(script.add("a", "n3"), ["apply n3, remembered"]);
@@ -380,10 +391,10 @@ fn without_ztunnel_an_add_fails_after_a_second() {
     script.add("a", "n1");
     assert_eq!(script.applied(), NOTHING);
     assert_eq!(script.pass(Duration::from_millis(999)), NOTHING);
-    assert_eq!(script.pass(Duration::from_millis(2)), ["remove n1, forgotten"]);
+    assert_eq!(script.pass(Duration::from_millis(2)), ["remove n1"]);
     assert_eq!(
         script.removed(),
-        ["reply 1: 11 no ztunnel is connected on ztunnel.sock; is the ztunnel pod running on this node?"]
+        ["forget a", "reply 1: 11 no ztunnel is connected on ztunnel.sock; is the ztunnel pod running on this node?"]
     );
     // One that comes in time is enough.
     script.add("a", "n2");
@@ -401,8 +412,8 @@ fn istios_plugin_is_answered_within_five_seconds_whatever_hangs() {
         script.pass(Duration::from_millis(4701)),
         ["reply 1: 101 the traffic rules could not be put in place in time"]
     );
-    assert_eq!(script.applied(), ["remove n1, forgotten"], "undone when the work ends after all");
-    assert_eq!(script.removed(), NOTHING);
+    assert_eq!(script.applied(), ["remove n1"], "undone when the work ends after all");
+    assert_eq!(script.removed(), ["forget a"]);
 }
 
 #[test]
@@ -431,8 +442,8 @@ fn the_newest_sandbox_wins_and_a_late_del_is_nobodys() {
     assert_eq!(script.del("a", "n1"), ["reply 3: done"]);
     assert_eq!(script.removed(), NOTHING);
     assert_eq!(script.state_of("a"), "enrolled");
-    assert_eq!(script.del("a", "n2"), ["remove n2, forgotten"]);
-    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "reply 4: done"]);
+    assert_eq!(script.del("a", "n2"), ["remove n2"]);
+    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a", "reply 4: done"]);
     assert_eq!(script.state_of("a"), "waiting");
 }
 
@@ -456,8 +467,8 @@ fn a_requester_that_is_gone_before_the_rules_is_dropped_and_past_them_kept() {
     let mut script = Script::running();
     script.add("a", "n1");
     assert_eq!(script.step(Event::RequesterGone(1)), NOTHING);
-    assert_eq!(script.applied(), ["remove n1, forgotten"]);
-    assert_eq!(script.removed(), NOTHING);
+    assert_eq!(script.applied(), ["remove n1"]);
+    assert_eq!(script.removed(), ["forget a"]);
 
     script.add("a", "n2");
     script.applied();
@@ -498,9 +509,9 @@ fn a_pod_without_address_waits() {
 #[test]
 fn leaving_and_joining_the_mesh_while_running() {
     let mut script = Script::enrolled();
-    assert_eq!(script.source(Notice::Pod(Box::new(pod("a", false)))), ["remove n1, forgotten"]);
+    assert_eq!(script.source(Notice::Pod(Box::new(pod("a", false)))), ["remove n1"]);
     assert_eq!(script.state_of("a"), "removing");
-    assert_eq!(script.removed(), ["send 1: del a", "publish a None"]);
+    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "remember a"]);
     assert_eq!(script.state_of("a"), "none");
     script.acked(1);
     let labels = [("mesh".to_owned(), "on".to_owned())].into();
@@ -508,19 +519,19 @@ fn leaving_and_joining_the_mesh_while_running() {
     assert_eq!(script.source(Notice::Namespace(namespace)), ["walk a"]);
     assert_eq!(script.walked(&[("a", "n1")]), ["apply n1, remembered"]);
     assert_eq!(script.source(Notice::NamespaceGone("default".to_owned())), NOTHING, "while something is in flight");
-    assert_eq!(script.applied(), ["remove n1, forgotten"]);
+    assert_eq!(script.applied(), ["remove n1"]);
     assert_eq!(script.source(Notice::Pod(Box::new(pod("a", true)))), NOTHING);
-    assert_eq!(script.removed(), ["apply n1, remembered"]);
+    assert_eq!(script.removed(), ["apply n1"]);
     assert_eq!(script.applied(), ["send 1: add a n1", "publish a Some(Pending)"]);
 }
 
 #[test]
 fn a_pod_that_is_gone_is_removed() {
     let mut script = Script::enrolled();
-    assert_eq!(script.source(Notice::PodGone("a".to_owned())), ["remove n1, forgotten"]);
+    assert_eq!(script.source(Notice::PodGone("a".to_owned())), ["remove n1"]);
     assert_eq!(script.done(Outcome::Removed(Err(Error::new("busy")))), NOTHING);
-    assert_eq!(script.pass(Duration::from_millis(6)), ["remove n1, forgotten"], "retried");
-    assert_eq!(script.removed(), ["send 1: del a", "publish a None"]);
+    assert_eq!(script.pass(Duration::from_millis(6)), ["remove n1"], "retried");
+    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a"]);
     assert_eq!(script.state_of("a"), "unknown");
     assert_eq!(script.del("a", "n1"), ["remove n1"], "a DEL of an unknown sandbox cleans its namespace");
 }
@@ -564,8 +575,8 @@ fn adds_go_to_the_newest_and_deletes_to_all() {
     script.acked(3);
     assert_eq!(script.state_of("a"), "enrolled");
     script.ztunnel(Zds::Connected(ConnectionId(4)));
-    assert_eq!(script.del("a", "n1"), ["remove n1, forgotten"]);
-    assert_eq!(script.removed(), ["send 3: del a", "send 4: del a", "publish a None", "reply 3: done"]);
+    assert_eq!(script.del("a", "n1"), ["remove n1"]);
+    assert_eq!(script.removed(), ["send 3: del a", "send 4: del a", "publish a None", "forget a", "reply 3: done"]);
 }
 
 #[test]
@@ -592,8 +603,8 @@ fn a_refusal_without_plugin_is_retried_with_back_off() {
 fn two_pods_never_have_one_namespace() {
     let mut script = Script::enrolled();
     script.source(Notice::Pod(Box::new(pod("b", true))));
-    assert_eq!(script.add("b", "n1"), ["remove n1, forgotten"]);
-    assert_eq!(script.removed(), ["send 1: del a", "publish a None"]);
+    assert_eq!(script.add("b", "n1"), ["remove n1"]);
+    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a"]);
     assert_eq!(script.pass(Duration::from_millis(20)), ["apply n1, remembered"]);
     assert_eq!(script.applied(), ["send 1: add b n1"]);
 }
@@ -638,14 +649,14 @@ fn a_restart_finds_everything_in_one_walk() {
     assert_eq!(script.add("new", "n9"), ["reply 1: not ready"]);
     assert_eq!(
         script.walked(&[("a", "n1"), ("left", "n2")]),
-        ["apply n1 without dns", "remove n2, forgotten", "forget vanished", "snapshot 1: add a n1, keep lost"],
+        ["apply n1 without dns", "remove n2", "forget vanished", "snapshot 1: add a n1, keep lost"],
         "the settings are those of the earlier run"
     );
     assert_eq!(script.state_of("lost"), "lost");
     assert_eq!(script.acked(1), NOTHING);
     assert_eq!(script.applied(), NOTHING);
     assert_eq!(script.state_of("a"), "enrolled");
-    assert_eq!(script.removed(), NOTHING);
+    assert_eq!(script.removed(), ["remember left"]);
     script.work.clear();
     assert_eq!(script.state_of("vanished"), "unknown");
     assert_eq!(script.pass(Duration::from_millis(500)), ["walk lost"]);
@@ -713,7 +724,7 @@ fn gc_ends_what_is_neither_valid_nor_there() {
         path: "/var/run/netns/n1".to_owned(),
         id: script.netns("n1").id(),
     };
-    assert_eq!(script.done(Outcome::Probed(vec![path])), ["remove n1, forgotten", "reply 4: done"]);
+    assert_eq!(script.done(Outcome::Probed(vec![path])), ["remove n1", "reply 4: done"]);
 }
 
 #[test]

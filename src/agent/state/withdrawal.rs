@@ -1,9 +1,10 @@
 //! Taking a pod out: rules first, since a pod with rules and without a proxy is cut off; then ztunnel, then the
 //! annotation, and last the namespace is let go.
 
+use super::State;
 use super::pods::{Doing, Entry};
-use super::{State, Task};
 use crate::agent::event::{Action, Answer, Work};
+use crate::agent::memory::Record;
 use crate::error::Result;
 
 /// The namespace of a sandbox that the runtime tears down is not worth more tries than this.
@@ -20,7 +21,7 @@ impl State {
             match entry.retry.blocked(self.now) {
                 Some(at) => entry.wake_at(at),
                 None => {
-                    let work = Work::Remove(rules.netns.clone(), Some(entry.uid.clone()));
+                    let work = Work::Remove(rules.netns.clone());
                     entry.task = Some((self.start(work), Doing::Removing));
                 }
             }
@@ -43,8 +44,36 @@ impl State {
         if entry.object.is_none() {
             entry.place = None;
         }
+        if self.note(entry) {
+            return false;
+        }
         self.answer_undone(entry);
         true
+    }
+
+    /// Brings what is on disk about a pod without rules up to date; returns whether that has begun. While it fails,
+    /// nobody waits for it.
+    fn note(&mut self, entry: &mut Entry) -> bool {
+        let record = entry.record(false).filter(|record| !record.ips.is_empty());
+        if entry.remembered == record {
+            return false;
+        }
+        if let Some(at) = entry.retry.blocked(self.now) {
+            entry.wake_at(at);
+            return false;
+        }
+        entry.task = Some((self.start(Work::Note(entry.uid.clone(), record)), Doing::Noting));
+        true
+    }
+
+    pub(super) fn noted(&mut self, entry: &mut Entry, result: Result<Option<Record>>) {
+        match result {
+            Ok(record) => {
+                entry.remembered = record;
+                entry.retry.reset();
+            }
+            Err(_) => entry.retry.failed(self.now, (self.jitter)()),
+        }
     }
 
     /// Answers those who wait for everything to be undone.
@@ -62,7 +91,7 @@ impl State {
         match entry.retry.blocked(self.now) {
             Some(at) => entry.wake_at(at),
             None => {
-                let work = Work::Remove(netns.clone(), None);
+                let work = Work::Remove(netns.clone());
                 entry.task = Some((self.start(work), Doing::Sweeping(netns.id())));
             }
         }
@@ -81,18 +110,7 @@ impl State {
         entry.retry.reset();
         match doing {
             Doing::Sweeping(id) => entry.leftovers.retain(|leftover| leftover.id() != *id),
-            _ => {
-                entry.rules = None;
-                if let Some(place) = &mut entry.place {
-                    place.remembered = None;
-                }
-            }
+            _ => entry.rules = None,
         }
-    }
-
-    /// Drops the record of a sandbox that is not there any more.
-    pub(super) fn forget(&mut self, uid: &str) {
-        let task = self.start(Work::Forget(uid.to_owned()));
-        self.tasks.insert(task, Task::Forget);
     }
 }

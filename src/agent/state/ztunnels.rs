@@ -192,7 +192,7 @@ impl State {
     pub(super) fn ztunnel(&mut self, notice: Notice) {
         match notice {
             Notice::Connected(id) => {
-                log::info!(target: "cni-agent", connection = id.0; "ztunnel connected");
+                log::debug!(target: "cni-agent", connection = id.0; "ztunnel waits for its snapshot");
                 self.ztunnels.gone_since = None;
                 self.ztunnels.connections.insert(id, Connection::default());
                 if !self.is_starting() {
@@ -216,7 +216,7 @@ impl State {
                 self.advance(&uid);
             }
             Notice::Disconnected(id, why) => {
-                log::warn!(target: "cni-agent", connection = id.0; "ztunnel disconnected: {why}");
+                log::debug!(target: "cni-agent", connection = id.0; "ztunnel is gone: {why}");
                 self.ztunnels.connections.remove(&id);
                 if self.ztunnels.connections.is_empty() {
                     self.ztunnels.gone_since = Some(self.now);

@@ -1,11 +1,15 @@
 //! Many pods at once, and kills at any moment.
 
 use super::*;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Kills of the agent in a normal run of the tests; the product was accepted with 200.
-const KILLS: usize = 8;
+const KILLS: usize = 10;
 
 /// KiB, from `/proc/PID/status`.
 fn memory(world: &World) -> usize {
@@ -64,35 +68,87 @@ fn a_hundred_pods_by_sixteen_plugins() {
     assert!(after < settled + 2048, "{settled} KiB, then {after} KiB");
 }
 
+/// A pod as its container runtime sees it.
+struct Sandbox {
+    number: usize,
+    /// Its files say that it should be in the mesh.
+    wanted: bool,
+    /// Made anew for every ADD, and gone after the DEL, as runtimes do it.
+    up: Option<(String, PodNetns)>,
+    sandboxes: usize,
+}
+
+impl Sandbox {
+    /// One random thing that can happen to a pod.
+    fn live(&mut self, world: &World, random: u64) {
+        match (random % 4, &self.up) {
+            (0, _) => {
+                self.wanted = !self.wanted;
+                let metadata = if self.wanted { json!({}) } else { json!({"labels": {}}) };
+                let name = name(self.number);
+                world.node.write_pod(&format!("{name}.json"), &pod_json(&name, &ip(self.number), metadata));
+            }
+            (1, Some(_)) => self.down(world),
+            (_, None) => {
+                self.start(world, (random >> 2).is_multiple_of(3).then(|| Duration::from_micros(random % 20_000)))
+            }
+            _ => {}
+        }
+    }
+
+    /// ADD; a plugin that is killed or fails is followed by DEL.
+    fn start(&mut self, world: &World, kill_after: Option<Duration>) {
+        let (name, ip) = (name(self.number), ip(self.number));
+        self.sandboxes += 1;
+        let container = format!("{name}-{}", self.sandboxes);
+        let netns = netns(&ip);
+        let worked = match kill_after {
+            None => world.plugin("ADD", &name, &container, netns.path(), &ip).code == Some(0),
+            Some(time) => {
+                let (mut run, conf) = world.call("ADD", &name, &container, netns.path(), &ip);
+                let mut child = run.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+                child.stdin.take().unwrap().write_all(&conf).unwrap();
+                std::thread::sleep(time);
+                child.kill().unwrap();
+                child.wait().unwrap().success()
+            }
+        };
+        self.up = Some((container, netns));
+        if !worked {
+            self.down(world);
+        }
+    }
+
+    fn down(&mut self, world: &World) {
+        let Some((container, netns)) = self.up.take() else { return };
+        world.del(&name(self.number), &container, &netns);
+    }
+}
+
 #[test]
 fn kills_at_any_moment_during_churn() {
     const PODS: usize = 16;
     let mut world = World::new();
-    let netns: Vec<PodNetns> = (0..PODS).map(|n| world.make_pod(&name(n), &ip(n))).collect();
-    let mut random = 0x2545_F491_4F6C_DD1D_u64;
+    let mut random = 0x2545_F491_4F6C_DD1E_u64;
     let mut next = move || {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         random
     };
-    for kill in 0..KILLS {
-        let plan: Vec<u64> = (0..PODS).map(|_| next()).collect();
+    let mut pods: Vec<Sandbox> =
+        (0..PODS).map(|number| Sandbox { number, wanted: false, up: None, sandboxes: 0 }).collect();
+    for pod in &mut pods {
+        pod.live(&world, 0);
+    }
+    for _ in 0..KILLS {
         let moment = Duration::from_micros(next() % 60_000);
         let agent = world.agent.take().unwrap();
         let mut next_agent = None;
         std::thread::scope(|scope| {
-            for (n, plan) in plan.iter().enumerate() {
-                let (world, netns) = (&world, &netns[n]);
-                scope.spawn(move || match plan % 4 {
-                    // Its outcome is whatever the kill leaves of it.
-                    0 | 1 => drop(world.plugin("ADD", &name(n), &format!("c{kill}-{n}"), netns.path(), &ip(n))),
-                    2 => world.node.write_pod(&format!("{}.json", name(n)), &pod_json(&name(n), &ip(n), json!({}))),
-                    _ => {
-                        let plain = pod_json(&name(n), &ip(n), json!({"labels": {}}));
-                        world.node.write_pod(&format!("{}.json", name(n)), &plain);
-                    }
-                });
+            for pod in &mut pods {
+                let (world, random) = (&world, next());
+                scope.spawn(move || pod.live(world, random));
             }
             std::thread::sleep(moment);
             agent.kill();
@@ -102,26 +158,45 @@ fn kills_at_any_moment_during_churn() {
         world.agent = next_agent;
         world.wait_for_agent();
     }
-    // A runtime comes back to every pod that is wanted, and takes the others down.
     eventually("ztunnel is back", || world.ztunnel().stats().ready);
-    let wanted: Vec<bool> = (0..PODS)
-        .map(|n| {
-            let file = world.node.pods().join(format!("{}.json", name(n)));
-            std::fs::read_to_string(file).unwrap().contains("dataplane-mode")
-        })
-        .collect();
-    for n in 0..PODS {
-        if wanted[n] {
-            world.add(&name(n), &format!("last-{n}"), &netns[n], &ip(n));
+    let mut enrolled = 0;
+    for pod in &pods {
+        let name = name(pod.number);
+        match &pod.up {
+            Some((_, netns)) if pod.wanted => {
+                world.assert_enrolled(&name, netns);
+                enrolled += 1;
+            }
+            up => {
+                eventually("not published", || !world.published().iter().any(|(uid, _)| *uid == name));
+                if let Some((_, netns)) = up {
+                    eventually("clean", || !has_rules(netns));
+                    world.assert_nothing_left(&name, netns);
+                }
+            }
         }
     }
-    for n in 0..PODS {
-        if wanted[n] {
-            world.assert_enrolled(&name(n), &netns[n]);
-        } else {
-            eventually("taken out", || !world.published().iter().any(|(uid, _)| *uid == name(n)));
-            eventually("clean", || !has_rules(&netns[n]));
-            world.assert_nothing_left(&name(n), &netns[n]);
-        }
-    }
+    assert!(enrolled > 0, "nothing to see");
+    // Its own, and one for each enrolled pod.
+    eventually("no namespace is held for nothing", || held(&world) == enrolled + 1);
+    let inodes: Vec<u64> =
+        pods.iter().filter_map(|pod| pod.up.as_ref()).map(|(_, netns)| netns.netns().id().ino).collect();
+    eventually("no program is left behind", || !strays(&inodes));
+}
+
+/// Namespaces that the agent has open.
+fn held(world: &World) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", world.agent().pid())).unwrap();
+    let open = files.filter_map(|file| std::fs::metadata(file.ok()?.path()).ok());
+    let nsfs = world.node.host.netns().id().dev;
+    open.filter(|file| file.dev() == nsfs).map(|file| file.ino()).collect::<BTreeSet<_>>().len()
+}
+
+/// Whether a program still runs in one of these namespaces.
+fn strays(inodes: &[u64]) -> bool {
+    let links: Vec<String> = inodes.iter().map(|inode| format!("net:[{inode}]")).collect();
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok());
+    processes
+        .filter_map(|process| std::fs::read_link(process.path().join("ns/net")).ok())
+        .any(|link| links.iter().any(|own| link.as_os_str() == own.as_str()))
 }
