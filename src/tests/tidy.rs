@@ -186,7 +186,8 @@ fn the_code_map_is_right() {
 #[test]
 fn nothing_is_left_undone() {
     // Put together, so that this file does not find itself.
-    let marks = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME")];
+    let marks =
+        [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME"), concat!("//! Place", "holder")];
     // A test may be left out of a run only when it is the body of another, or no test at all.
     let ignored = concat!("#[ign", "ore");
     let reasons = [" = \"the body of ", " = \"a measurement\"]", " = \"writes a fixture\"]"];
