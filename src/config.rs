@@ -6,7 +6,7 @@
 
 pub mod option;
 pub mod table;
-mod value;
+pub mod value;
 
 use crate::agent::{self, PodSource};
 use crate::error::{Error, Kind, Result};

@@ -5,6 +5,7 @@ use crate::agent::PodSource;
 use crate::logging;
 use crate::pod::overrides::parse_bool;
 use crate::pod::selector::EnablementSelectors;
+use crate::pod::yaml;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -98,7 +99,7 @@ pub fn one_of(text: &str, allowed: &[&str]) -> Result<String, Expected> {
 pub fn enablement_selectors(text: &str) -> Result<(EnablementSelectors, serde_json::Value), Expected> {
     let expected = |why: &dyn std::fmt::Display| format!("a YAML list of {{podSelector, namespaceSelector}} ({why})");
     let selectors = EnablementSelectors::parse(text).map_err(|e| expected(&e))?;
-    let json: Option<serde_json::Value> = serde_saphyr::from_str(text).map_err(|e| expected(&e))?;
+    let json: Option<serde_json::Value> = yaml::document(text).map_err(|e| expected(&e))?;
     Ok((selectors, json.unwrap_or_else(|| serde_json::json!([]))))
 }
 

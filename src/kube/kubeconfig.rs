@@ -3,6 +3,7 @@
 use super::config::{self, Config, Material, Proxies, Trust};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
+use crate::pod::yaml;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
@@ -101,10 +102,7 @@ pub fn decode(files: &[(&Path, Vec<u8>)], proxies: &Proxies) -> Result<Config> {
 
 fn parse(bytes: &[u8]) -> Result<File> {
     let text = std::str::from_utf8(bytes).map_err(|_| invalid!("not UTF-8"))?;
-    // An error message must not quote the file: it holds secrets.
-    let options = serde_saphyr::options! { with_snippet: false };
-    let file: Option<File> =
-        serde_saphyr::from_str_with_options(text, options).map_err(|e| invalid!("not a kubeconfig: {e}"))?;
+    let file: Option<File> = yaml::document(text).context("not a kubeconfig")?;
     Ok(file.unwrap_or_default())
 }
 

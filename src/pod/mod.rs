@@ -1,6 +1,6 @@
 //! What a pod is and whether we want it. Pure: no clock, no environment, no files.
 //!
-//! [`object`] turns text into [`types`]; [`decision`] says whether and how a pod is in the mesh, by [`selector`]; and
+//! [`object`] turns text ([`yaml`]) into [`types`]; [`decision`] says whether and how a pod is in the mesh, by [`selector`]; and
 //! [`overrides`] reads what a pod's annotations change.
 
 pub mod decision;
@@ -9,3 +9,4 @@ pub mod overrides;
 pub mod redirection;
 pub mod selector;
 pub mod types;
+pub mod yaml;

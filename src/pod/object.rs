@@ -4,6 +4,7 @@
 //! through the same decoder, as JSON, the way Kubernetes' own tools read it.
 
 use super::types::{CONFIG_HASH, Namespace, Phase, Pod, PodName, Proxy, StringMap};
+use super::yaml;
 use crate::error::{Context, Result};
 use crate::invalid;
 use serde::Deserialize;
@@ -31,10 +32,7 @@ pub fn decode(text: &str) -> Result<Objects> {
             objects.add(document.map_err(|e| invalid!("not a JSON object: {e}"))?)?;
         }
     } else {
-        let options = serde_saphyr::options! { with_snippet: false };
-        let documents = serde_saphyr::from_multiple_with_options::<serde_json::Value>(text, options)
-            .map_err(|e| invalid!("not YAML: {e}"))?;
-        for document in documents {
+        for document in yaml::documents::<serde_json::Value>(text).context("not YAML")? {
             let json = serde_json::value::to_raw_value(&document).map_err(|e| invalid!("not a YAML object: {e}"))?;
             objects.add(&json)?;
         }

@@ -2,6 +2,7 @@
 //! (`--ambient-enablement-selector`).
 
 use super::types::StringMap;
+use super::yaml;
 use crate::error::{Context, Result};
 use crate::invalid;
 use serde::Deserialize;
@@ -21,14 +22,12 @@ struct Pair {
 impl EnablementSelectors {
     /// Parses the YAML (or JSON) list `[{podSelector: …, namespaceSelector: …}]`; an empty text is an empty list. An
     /// unknown key, operator or shape is `Invalid` and names what is allowed.
-    pub fn parse(yaml: &str) -> Result<Self> {
-        if yaml.trim().is_empty() {
+    pub fn parse(text: &str) -> Result<Self> {
+        if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        let options = serde_saphyr::options! { with_snippet: false };
-        let pairs: Option<Vec<RawPair>> = serde_saphyr::from_str_with_options(yaml, options).map_err(|e| {
-            invalid!("not a list of {{podSelector: LabelSelector, namespaceSelector: LabelSelector}}: {e}")
-        })?;
+        let pairs: Option<Vec<RawPair>> = yaml::document(text)
+            .context("not a list of {podSelector: LabelSelector, namespaceSelector: LabelSelector}")?;
         let pair = |(i, raw): (usize, RawPair)| -> Result<Pair> {
             Ok(Pair {
                 pod: LabelSelector::check(raw.pod_selector).with_context(|| format!("[{i}].podSelector"))?,

@@ -3,6 +3,7 @@
 
 mod agent;
 mod apiserver;
+mod corpus;
 mod floor;
 mod front;
 mod install;

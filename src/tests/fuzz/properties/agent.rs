@@ -1,0 +1,52 @@
+//! What the agent is sent by plugins, and what it left on disk for itself.
+
+use super::text;
+use ferrule::agent::memory;
+use ferrule::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent, Health, ips_of_result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+
+/// Bodies of requests and answers: what is read and written again is the same.
+pub fn bodies(input: &[u8]) {
+    if let Some(event) = again::<AddEvent>(input) {
+        for address in event.addresses() {
+            assert!(!address.is_unspecified() && address.to_canonical() == address, "{address}");
+        }
+    }
+    again::<AttachmentEvent>(input);
+    again::<GcEvent>(input);
+    again::<AddAnswer>(input);
+    again::<Failure>(input);
+    let _ = serde_json::from_slice::<Health>(input);
+    if let Ok(result) = serde_json::from_slice::<serde_json::Value>(input) {
+        let ips = ips_of_result(Some(&result));
+        let all = ips.as_array().map_or(0, Vec::len);
+        let read = AddEvent { ips, ..AddEvent::default() }.addresses();
+        assert!(read.len() <= all, "{result}");
+    }
+}
+
+/// `RUN/state.json` and the records of sandboxes.
+pub fn state(input: &[u8]) {
+    if let Ok(published) = memory::decode_published(input) {
+        let rendered = memory::render(&published).unwrap();
+        assert_eq!(memory::decode_published(&rendered).unwrap(), published);
+    }
+    if let Ok(record) = memory::decode_record(input) {
+        let written = serde_json::to_vec(&record).unwrap();
+        assert_eq!(memory::decode_record(&written).unwrap(), record);
+    }
+    let Some(uid) = text(input) else { return };
+    if let Ok(name) = memory::file_name(uid) {
+        assert!(!name.contains(['/', '\0']) && !name.starts_with('.'), "{name}");
+        assert!(name.len() <= 255 && name.strip_suffix(".json") == Some(uid), "{name}");
+    }
+}
+
+fn again<T: Serialize + DeserializeOwned + PartialEq + Debug>(input: &[u8]) -> Option<T> {
+    let value: T = serde_json::from_slice(input).ok()?;
+    let written = serde_json::to_vec(&value).unwrap();
+    assert_eq!(serde_json::from_slice::<T>(&written).unwrap(), value);
+    Some(value)
+}

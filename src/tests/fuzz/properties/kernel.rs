@@ -1,0 +1,127 @@
+//! What the kernel answers: netlink, socket options, `/proc`.
+
+use super::{assert_restore, text};
+use ferrule::dataplane::procfs::cgroup::{PodUid, pod_of};
+use ferrule::dataplane::procfs::start_time;
+use ferrule::dataplane::{legacy, nft, probe_set};
+use ferrule::rules::diff::{Expected, removal};
+use ferrule::rules::inpod::{OWNED, Settings, rules};
+use ferrule::rules::view::View;
+use ferrule::sys::netlink::socket::Answers;
+use ferrule::sys::netlink::{self, Family, RawMessage};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// The messages of one packet as the kernel sends it.
+fn messages(packet: &[u8]) -> Vec<RawMessage> {
+    let mut answers = Answers::new(1);
+    let _ = answers.take(packet);
+    assert!(answers.messages().iter().map(|message| message.payload.len() + 16).sum::<usize>() <= packet.len());
+    answers.messages().to_vec()
+}
+
+/// A dump of nf_tables: one rule for each message at most, and what follows from it is input for iptables-restore.
+pub fn nft_dump(input: &[u8]) {
+    let mut dump = nft::Dump::default();
+    let all = messages(input);
+    let count = all.len();
+    for message in all {
+        match message.kind & 0xff {
+            0 => dump.tables.push(message),
+            3 => dump.chains.push(message),
+            _ => dump.rules.push(message),
+        }
+    }
+    let Ok(views) = nft::decode(&dump) else { return };
+    let rules = |view: &View| -> usize {
+        view.tables.values().flat_map(|table| table.chains.values()).map(|chain| chain.rules.len()).sum()
+    };
+    assert!(views.values().map(rules).sum::<usize>() <= count);
+    assert_eq!(nft::decode(&dump).unwrap(), views);
+    for (family, view) in views {
+        compared(family, view);
+    }
+}
+
+/// A legacy table: family, `struct ipt_getinfo`, entries.
+pub fn legacy_table(input: &[u8]) {
+    /// Size of the smallest entry: an address part and a target.
+    const SMALLEST: usize = 112 + 32;
+    let Some((family, rest)) = input.split_first() else { return };
+    let Some((info, entries)) = rest.split_at_checked(legacy::INFO_SIZE) else { return };
+    let family = FAMILIES[usize::from(family & 1)];
+    let mut info = info.to_vec();
+    // Mostly wrong otherwise, and then nothing else is seen.
+    info[legacy::INFO_SIZE - 4..].copy_from_slice(&(entries.len() as u32).to_ne_bytes());
+    let Ok(table) = legacy::decode(family, &info, entries) else { return };
+    let count: usize = table.chains.values().map(|chain| chain.rules.len()).sum();
+    assert!(count * SMALLEST <= entries.len(), "{count} rules in {} bytes", entries.len());
+    for name in ["mangle", "nat"] {
+        compared(family, View { tables: [(name.to_owned(), table.clone())].into() });
+    }
+}
+
+/// What is done about a view.
+fn compared(family: Family, view: View) {
+    let gone = removal(OWNED, &view);
+    assert_restore(&gone.restore);
+    assert_eq!(gone.is_empty(), gone.restore.is_empty());
+    for dns_capture in [false, true] {
+        let settings = Settings {
+            dns_capture,
+            ingress_mode: false,
+            reroute_interfaces: vec![],
+            ipv6: true,
+            probe_v4: Ipv4Addr::new(169, 254, 7, 127),
+            probe_v6: Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff),
+        };
+        let rules = rules(&settings, family);
+        if let Ok(expected) = Expected::new(rules, view.clone()) {
+            let plan = expected.plan(OWNED, &View::default());
+            assert!(!plan.is_empty());
+            assert_restore(&plan.restore);
+            let own = expected.plan(OWNED, &view);
+            assert_restore(&own.restore);
+        }
+    }
+}
+
+/// A listing of an ipset: one address for each entry at most.
+pub fn ipset_dump(input: &[u8]) {
+    /// Size of the smallest entry: three levels of attributes around an IPv4 address.
+    const SMALLEST: usize = 16;
+    let Ok(entries) = probe_set::decode(&messages(input)) else { return };
+    assert!(entries.len() * SMALLEST <= input.len());
+}
+
+/// Rules, routes and addresses: decoded or left out.
+pub fn route_dump(input: &[u8]) {
+    for message in messages(input) {
+        if let Some(decoded) = netlink::decode(&message) {
+            assert_eq!(netlink::decode(&message), Some(decoded));
+        }
+    }
+}
+
+/// `/proc/PID/stat`: the program's name, which anybody chooses, never matters.
+pub fn proc_stat(input: &[u8]) {
+    let stat = String::from_utf8_lossy(input);
+    let _ = start_time(&stat);
+    let rest = "S 1 42 42 0 -1 4194560 2189 0 11 0 3 5 0 0 20 0 1 0 8271 3444736 512 18446744073709551615 1 1";
+    assert_eq!(start_time(&format!("42 ({stat}) {rest}\n")), Some(8271));
+}
+
+/// `/proc/PID/cgroup`: lines that name no pod change nothing, and neither does saying it twice.
+pub fn cgroup(input: &[u8]) {
+    let Some(lines) = text(input) else { return };
+    let pod = pod_of(lines);
+    assert_eq!(pod_of(&format!("1:name=systemd:/init.scope\n{lines}\n{lines}\n0::/\n")), pod);
+    let Some(pod) = pod else { return };
+    let uid = format!("{pod:?}");
+    assert_eq!(PodUid::parse(&uid), Some(pod.clone()));
+    assert_eq!(pod_of(&format!("0::/kubepods/burstable/pod{uid}/x")), Some(pod));
+    let other = "0::/kubepods/pod00000000-0000-0000-0000-00000000000f\n";
+    let both = pod_of(&format!("{other}{lines}"));
+    assert!(both.is_none() || uid == "0000000000000000000000000000000f", "{both:?}");
+}
