@@ -10,6 +10,7 @@ use crate::dataplane::inpod::{self, InPod};
 use crate::dataplane::procfs::{self, Wanted};
 use crate::error::{Error, Kind, Result};
 use crate::logging::Repeat;
+use crate::rules::inpod::Settings;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::{Netns, NetnsId};
 use crate::sys::{clock, netlink, thread};
@@ -54,6 +55,12 @@ impl Context {
             programmer: Mutex::new(None),
             trouble: Mutex::new(Repeat::new(REMIND)),
         }
+    }
+
+    /// Does beforehand what the first pod would have to wait for: finds the backend, and how the rules of these
+    /// settings look in this kernel.
+    pub fn warm_up(&self, settings: &Settings) -> Result<()> {
+        self.programmer()?.check(&Netns::scratch()?, settings).map(drop)
     }
 
     /// The programmer of pod namespaces; the firewall backend is found on the first call that succeeds.

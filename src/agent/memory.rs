@@ -9,6 +9,7 @@
 use super::event::Redirection;
 use crate::error::{Context, Error, Kind, Result};
 use crate::pod::types::PodName;
+use crate::rules::inpod::Settings;
 use crate::sys::file::{self, Mode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,6 +28,20 @@ pub struct NodeSettings {
     pub probe_v4: Ipv4Addr,
     /// `HOST_PROBE_SNAT_IPV6`.
     pub probe_v6: Ipv6Addr,
+}
+
+impl NodeSettings {
+    /// Settings of a pod that asks for nothing else.
+    pub fn usual(&self) -> Settings {
+        Settings {
+            dns_capture: self.dns_capture,
+            ingress_mode: false,
+            reroute_interfaces: Vec::new(),
+            ipv6: self.ipv6,
+            probe_v4: self.probe_v4,
+            probe_v6: self.probe_v6,
+        }
+    }
 }
 
 /// A sandbox that the plugin told of.

@@ -129,6 +129,7 @@ struct Agent {
     directory: Directory,
     ztunnels: Option<Server>,
     zds: zds::Options,
+    ambient: bool,
     inbox: Sender<Event>,
     /// When the ZDS socket is looked after again.
     look: Instant,
@@ -169,11 +170,14 @@ impl Agent {
         };
         let workers = Workers::start(&workspace, inbox)?;
         let publisher = Publisher::start(&options.run_dir, published.clone())?;
+        let usual = config.settings.usual();
         let state = State::new(config, records, published, Box::new(jitter), clock::now());
         let directory = Directory::start(pods, inbox.clone())?;
-        if let Err(e) = workspace.programmer() {
-            log::warn!(target: "cni-agent", "no pod can be enrolled yet: {e}");
-        }
+        thread::spawn("warm-up", move || {
+            if let Err(e) = workspace.warm_up(&usual) {
+                log::warn!(target: "cni-agent", "no pod can be enrolled yet: {e}");
+            }
+        })?;
         Ok(Agent {
             state,
             workers,
@@ -181,6 +185,7 @@ impl Agent {
             directory,
             ztunnels: None,
             zds: zds::Options { socket: options.ztunnel_socket.clone(), timeout: ZTUNNEL },
+            ambient: options.policy.ambient_enabled,
             inbox: inbox.clone(),
             look: clock::now(),
             trouble: Repeat::new(Duration::MAX),
@@ -235,6 +240,9 @@ impl Agent {
             return;
         }
         self.look = clock::now() + LOOK;
+        if !self.ambient {
+            return;
+        }
         match &self.ztunnels {
             Some(server) if server.still_ours() => {}
             Some(_) if self.zds.socket.exists() => {

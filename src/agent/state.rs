@@ -66,6 +66,8 @@ pub struct State {
     /// Tasks that belong to no single pod, or to none we know.
     tasks: BTreeMap<TaskId, Task>,
     phase: Phase,
+    /// The source has told everything there was at the start: what it has not told is not there.
+    synced: bool,
     conditions: BTreeMap<&'static str, String>,
     last_task: u64,
     /// Uniform in 0..1: spreads retries and verifications.
@@ -120,6 +122,7 @@ impl State {
             early: Vec::new(),
             tasks: BTreeMap::new(),
             phase: Phase::Filling,
+            synced: false,
             conditions: BTreeMap::new(),
             last_task: 0,
             jitter,
@@ -256,6 +259,7 @@ impl State {
 
     /// Everything the source had has been told: pods of an earlier run are looked for, all in one walk.
     fn synced(&mut self) {
+        self.synced = true;
         if self.phase != Phase::Filling {
             return;
         }

@@ -4,6 +4,7 @@
 mod churn;
 mod enrol;
 mod restart;
+mod scarce;
 mod socket;
 mod watch;
 

@@ -282,9 +282,7 @@ impl State {
             dns_capture: asked.dns_capture.unwrap_or(node.dns_capture),
             ingress_mode: asked.ingress_mode,
             reroute_interfaces: asked.reroute_interfaces,
-            ipv6: node.ipv6,
-            probe_v4: node.probe_v4,
-            probe_v6: node.probe_v6,
+            ..node.usual()
         };
         let info = WorkloadInfo {
             name: object.name.name.clone(),
@@ -301,7 +299,7 @@ impl State {
 
     /// Compares what should be with what is, and takes the next step.
     pub(super) fn advance(&mut self, uid: &str) {
-        if self.phase == super::Phase::Filling {
+        if !self.synced {
             // What the source has not told yet is not gone.
             return;
         }

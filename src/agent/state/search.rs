@@ -1,7 +1,7 @@
 //! Looking for the namespaces of pods that run but did not come through the plugin, or came through an earlier agent.
 
 use super::pods::{Entry, Place, Rules};
-use super::{Phase, State, Task};
+use super::{State, Task};
 use crate::agent::event::{Redirection, Sought, TaskId, Work};
 use crate::agent::memory::Record;
 use crate::error::Result;
@@ -69,7 +69,7 @@ impl State {
 
     /// Starts one walk for all that are looked for, unless one is under way.
     pub(super) fn start_search(&mut self) -> Option<TaskId> {
-        if self.phase == Phase::Filling || self.tasks.values().any(|task| matches!(task, Task::Walk(_))) {
+        if !self.synced || self.is_stopping() || self.tasks.values().any(|task| matches!(task, Task::Walk(_))) {
             return None;
         }
         let mut sought = Vec::new();
@@ -121,6 +121,7 @@ impl State {
         log::info!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "running pod found");
         entry.searches = 0;
         entry.seek_at = None;
+        entry.retry.reset();
         entry.torn_down = false;
         if entry.recalled {
             entry.rules = Some(Rules { netns: Arc::clone(&netns), settings: None });

@@ -741,4 +741,9 @@ fn a_stop_finishes_what_runs_and_takes_nothing_new() {
     script.step(Event::Stop(Stop::Signal("SIGTERM")));
     assert_eq!(script.pass(Duration::from_secs(4)).last().map(String::as_str), Some("exit"), "whatever hangs");
     assert_eq!(Script::running().step(Event::Stop(Stop::Signal("SIGINT"))), ["exit"]);
+
+    // What the source has not told yet is not gone.
+    let mut script = Script::after(config(), vec![record("a")], Published::new());
+    assert_eq!(script.step(Event::Stop(Stop::Signal("SIGTERM"))), ["exit"]);
+    assert_eq!(script.source(Notice::Pod(Box::new(pod("b", true)))), ["exit"]);
 }

@@ -2,12 +2,12 @@
 
 use super::netns::PodNetns;
 use super::program::ferrule;
-use super::{DEADLINE, eventually, http};
+use super::{DEADLINE, FERRULE, eventually, http};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -18,12 +18,14 @@ pub struct Node {
     pub host: PodNetns,
     /// `--host-root`; the real `/` unless a test says otherwise.
     pub host_root: PathBuf,
+    /// A program and arguments that start the agent, which they are given with its own arguments.
+    pub wrapper: Vec<String>,
 }
 
 impl Node {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let node = Node { dir, host: PodNetns::new(), host_root: "/".into() };
+        let node = Node { dir, host: PodNetns::new(), host_root: "/".into(), wrapper: Vec::new() };
         for dir in [node.pods(), node.run(), node.net_dir(), node.bin_dir()] {
             fs::create_dir(dir).unwrap();
         }
@@ -74,7 +76,15 @@ impl Node {
     /// Starts an agent with ambient on and without ports, and these flags besides. It is not ready yet.
     pub fn start_agent(&self, flags: &[&str]) -> Agent {
         let log = self.path(&format!("agent-{}.log", fs::read_dir(self.dir.path()).unwrap().count()));
-        let mut command = ferrule(&["agent", "--ambient-enabled", "--health-port", "0", "--monitoring-port", "0"]);
+        let mut command = match self.wrapper.as_slice() {
+            [] => ferrule(&[]),
+            [program, args @ ..] => {
+                let mut command = Command::new(program);
+                command.args(args).arg(FERRULE).env_clear();
+                command
+            }
+        };
+        command.args(["agent", "--ambient-enabled", "--health-port", "0", "--monitoring-port", "0"]);
         command.arg("--pod-source").arg(format!("dir:{}", self.pods().display()));
         for (flag, value) in [
             ("--host-root", &self.host_root),
