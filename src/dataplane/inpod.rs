@@ -70,11 +70,17 @@ impl InPod {
     /// taken out again unless the pod had rules of ours before. Fails with `HostNetns` on the host's namespace.
     pub fn apply(&self, netns: &Netns, settings: &Settings) -> Result<Applied> {
         self.visit(netns, settings, |visit, wanted| {
-            let survey = visit.survey(wanted)?;
+            let mut survey = visit.survey(wanted)?;
+            if survey.differences.is_empty() {
+                survey.ask_routing(wanted)?;
+            } else {
+                survey.assume_no_routing(wanted);
+            }
             if survey.differences.is_empty() {
                 return Ok(Applied::AlreadyRight);
             }
             let had_ours = survey.had_ours;
+            // Routes and rule-marks need no second look: the kernel has acknowledged each.
             let written = visit.write(survey).and_then(|()| match visit.survey(wanted)?.differences.as_slice() {
                 [] => Ok(Applied::Written),
                 wrong => Err(Error::new(format_args!("after writing, {}", wrong.join("; ")))),
@@ -86,8 +92,12 @@ impl InPod {
 
     /// What differs from `settings`, one clause each; empty when all is right. Starts no process in the pod.
     pub fn check(&self, netns: &Netns, settings: &Settings) -> Result<Vec<String>> {
-        self.visit(netns, settings, |visit, wanted| Ok(visit.survey(wanted)?.differences))
-            .context("check the rules in the pod's network namespace")
+        self.visit(netns, settings, |visit, wanted| {
+            let mut survey = visit.survey(wanted)?;
+            survey.ask_routing(wanted)?;
+            Ok(survey.differences)
+        })
+        .context("check the rules in the pod's network namespace")
     }
 
     /// Takes everything of ours out, in both variants and families; goes on past failures and returns them joined.

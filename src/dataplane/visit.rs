@@ -52,7 +52,7 @@ struct Restore {
 pub struct Survey {
     /// What is not as it should be, one clause each.
     pub differences: Vec<String>,
-    /// Something of ours was there.
+    /// Something of ours was in the tables.
     pub had_ours: bool,
     restores: Vec<Restore>,
     wake: Vec<(Family, TableName)>,
@@ -60,6 +60,34 @@ pub struct Survey {
     routes: Vec<LocalRoute>,
     /// Rules of ours where they should not be; taken out last.
     leftovers: Vec<Restore>,
+}
+
+impl Survey {
+    /// Asks for the routes and rule-marks too.
+    pub fn ask_routing(&mut self, wanted: &Wanted<'_>) -> Result<()> {
+        for &family in wanted.keys() {
+            let (rule, route) = routing(family);
+            if !netlink::has_rule(rule)? {
+                self.differences.push(format!("{}: the rule for marked packets is missing", family_name(family)));
+                self.rules.push(rule);
+            }
+            if !netlink::has_route(route)? {
+                let name = family_name(family);
+                self.differences.push(format!("{name}: the local route for marked packets is missing"));
+                self.routes.push(route);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all routes and rule-marks without asking: what is there already does no harm, and this is quicker.
+    pub fn assume_no_routing(&mut self, wanted: &Wanted<'_>) {
+        for &family in wanted.keys() {
+            let (rule, route) = routing(family);
+            self.rules.push(rule);
+            self.routes.push(route);
+        }
+    }
 }
 
 /// A visit. Made inside.
@@ -74,7 +102,7 @@ pub struct Visit<'a> {
 }
 
 impl Visit<'_> {
-    /// Compares what is with what should be.
+    /// Compares the tables with what they should be.
     pub fn survey(&self, wanted: &Wanted<'_>) -> Result<Survey> {
         let look = self.kernel.look()?;
         let mut survey = Survey::default();
@@ -94,40 +122,20 @@ impl Visit<'_> {
                     survey.leftovers.extend(restore(variant, family, ours.restore));
                 }
             }
-            let (rule, route) = routing(family);
-            if netlink::has_rule(rule)? {
-                survey.had_ours = true;
-            } else {
-                survey.differences.push(format!("{name}: the rule for marked packets is missing"));
-                survey.rules.push(rule);
-            }
-            if netlink::has_route(route)? {
-                survey.had_ours = true;
-            } else {
-                survey.differences.push(format!("{name}: the local route for marked packets is missing"));
-                survey.routes.push(route);
-            }
         }
         Ok(survey)
     }
 
     /// Writes what differs.
     pub fn write(&self, survey: Survey) -> Result<()> {
-        all_well(self.run(survey.restores))?;
-        for (family, table) in survey.wake {
+        let Survey { restores, wake, rules, routes, leftovers, .. } = survey;
+        // The programs take a while to start.
+        let (failures, routed) = self.run_while(restores, || route(&rules, &routes));
+        all_well(failures.into_iter().chain(routed.err()).collect())?;
+        for (family, table) in wake {
             nft::wake(family, table.as_str())?;
         }
-        for rule in survey.rules {
-            netlink::add_rule(rule).context("add the rule for marked packets")?;
-        }
-        for route in survey.routes {
-            netlink::replace_route(route).map_err(|e| {
-                let hint =
-                    if e.errno() == Some(libc::ENETDOWN) { " (is its lo down? the runtime brings it up)" } else { "" };
-                e.context(format_args!("add the local route for marked packets{hint}"))
-            })?;
-        }
-        all_well(self.run(survey.leftovers)).context("take out the rules of the other variant")
+        all_well(self.run(leftovers)).context("take out the rules of the other variant")
     }
 
     /// Takes everything of ours out, goes on past failures.
@@ -148,6 +156,10 @@ impl Visit<'_> {
 
     /// Runs the programs side by side; returns the failures.
     fn run(&self, restores: Vec<Restore>) -> Vec<Error> {
+        self.run_while(restores, || ()).0
+    }
+
+    fn run_while<T>(&self, restores: Vec<Restore>, meanwhile: impl FnOnce() -> T) -> (Vec<Error>, T) {
         let mut failures = Vec::new();
         let mut commands = Vec::new();
         for Restore { variant, family, input } in restores {
@@ -157,9 +169,24 @@ impl Visit<'_> {
                 Err(e) => failures.push(e),
             }
         }
-        failures.extend(exec::run_all(&commands).into_iter().filter_map(Result::err));
-        failures
+        let (results, done) = exec::run_all_while(&commands, meanwhile);
+        failures.extend(results.into_iter().filter_map(Result::err));
+        (failures, done)
     }
+}
+
+fn route(rules: &[MarkRule], routes: &[LocalRoute]) -> Result<()> {
+    for rule in rules {
+        netlink::add_rule(*rule).context("add the rule for marked packets")?;
+    }
+    for route in routes {
+        netlink::replace_route(*route).map_err(|e| {
+            let down = e.errno() == Some(libc::ENETDOWN);
+            let hint = if down { " (is its lo down? the runtime brings it up)" } else { "" };
+            e.context(format_args!("add the local route for marked packets{hint}"))
+        })?;
+    }
+    Ok(())
 }
 
 fn everything_of_ours(look: &Look, families: &[Family]) -> Vec<Restore> {

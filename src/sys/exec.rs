@@ -79,7 +79,14 @@ pub fn run(command: &Command) -> Result<Output> {
 
 /// Runs programs side by side in the calling thread's namespaces and waits for all; results in the given order.
 pub fn run_all(commands: &[Command]) -> Vec<Result<Output>> {
+    run_all_while(commands, || ()).0
+}
+
+/// The same, and does something short on the calling thread while the programs get going.
+pub fn run_all_while<T>(commands: &[Command], meanwhile: impl FnOnce() -> T) -> (Vec<Result<Output>>, T) {
     let mut running: Vec<_> = commands.iter().map(Running::start).collect();
+    running.iter_mut().flatten().for_each(Running::feed);
+    let done = meanwhile();
     loop {
         let mut polled = Vec::new();
         let mut deadline: Option<Instant> = None;
@@ -97,7 +104,7 @@ pub fn run_all(commands: &[Command]) -> Vec<Result<Output>> {
             }
         }
     }
-    running.into_iter().zip(commands).map(|(process, command)| process?.finish(command)).collect()
+    (running.into_iter().zip(commands).map(|(process, command)| process?.finish(command)).collect(), done)
 }
 
 /// A child and our ends of its pipes.
