@@ -166,9 +166,9 @@ impl World {
     #[track_caller]
     fn assert_nothing_left(&self, name: &str, netns: &PodNetns) {
         assert!(!has_rules(netns), "rules in {name}:\n{}", rules(netns));
-        assert_eq!(self.published().iter().find(|(uid, _)| uid == name), None);
-        let served = self.ztunnel.as_ref().map(|z| z.stats().pods.get(name).map_or(0, |pod| pod.netns));
-        assert!(matches!(served, None | Some(0)), "ztunnel still serves {name}");
+        eventually("not published", || !self.published().iter().any(|(uid, _)| uid == name));
+        let serves = |ztunnel: &Standin| ztunnel.stats().pods.get(name).is_some_and(|pod| pod.netns != 0);
+        eventually("ztunnel serves it no more", || !self.ztunnel.as_ref().is_some_and(serves));
         // Where the sandbox is may be remembered, but not that it has rules.
         let record = std::fs::read_to_string(self.node.run().join(format!("netns/{name}.json"))).unwrap_or_default();
         assert!(!record.contains(r#""enrolled":true"#), "{record}");

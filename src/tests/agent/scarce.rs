@@ -3,6 +3,7 @@
 
 use super::*;
 use nix::mount::{MsFlags, mount, umount};
+use std::path::PathBuf;
 use std::time::Duration;
 
 const IP: &str = "10.44.4.2";
@@ -102,4 +103,69 @@ fn with_a_full_disk_pods_start_and_nothing_is_lost() {
     world.assert_enrolled("web", &netns);
     drop(world.agent.take());
     umount(&run).unwrap();
+}
+
+/// A control group that limits the number of threads; removed when dropped.
+struct Threads {
+    group: PathBuf,
+    pid: u32,
+}
+
+impl Threads {
+    fn of(pid: u32) -> Self {
+        // The hierarchy of version 1, or the one of version 2.
+        let v1 = Path::new("/sys/fs/cgroup/pids");
+        let root = if v1.exists() { v1 } else { Path::new("/sys/fs/cgroup") };
+        let group = root.join(format!("ferrule-test-{pid}"));
+        std::fs::create_dir(&group).unwrap();
+        std::fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
+        Threads { group, pid }
+    }
+
+    /// Room for this many more than there are.
+    fn spare(&self, spare: usize) {
+        let now: usize = std::fs::read_to_string(self.group.join("pids.current")).unwrap().trim().parse().unwrap();
+        std::fs::write(self.group.join("pids.max"), (now + spare).to_string()).unwrap();
+    }
+
+    fn unlimited(&self) {
+        std::fs::write(self.group.join("pids.max"), "max").unwrap();
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        let all = self.group.parent().unwrap().join("cgroup.procs");
+        let _ = std::fs::write(all, self.pid.to_string());
+        let _ = std::fs::remove_dir(&self.group);
+    }
+}
+
+#[test]
+fn without_threads_the_add_fails_and_works_later() {
+    let world = World::new();
+    let netns = world.make_pod("web", IP);
+    world.add("web", "c0", &netns, IP);
+    world.del("web", "c0", &netns);
+    let threads = Threads::of(world.agent().pid());
+    for spare in 0..4 {
+        threads.spare(spare);
+        let body = json!({"Netns": netns.path(), "PodName": "web", "PodNamespace": "default", "IPs": null}).to_string();
+        match http::request(&world.node.events(), "POST", "/cmdadd", &body) {
+            // There is no thread to serve the connection.
+            Err(_) => assert!(world.agent().log().contains("start thread")),
+            Ok((status, text)) => {
+                assert!(
+                    status == 200 || text.contains("start thread") || text.contains("Try again"),
+                    "{spare}: {status} {text}"
+                );
+            }
+        }
+        threads.unlimited();
+        world.istio_add("web", netns.path(), &Value::Null);
+        world.assert_enrolled("web", &netns);
+        let body = json!({"PodName": "web", "PodNamespace": "default", "Netns": netns.path()});
+        http::request(&world.node.events(), "POST", "/cmddel", &body.to_string()).unwrap();
+        world.assert_nothing_left("web", &netns);
+    }
 }
