@@ -3,11 +3,13 @@
 
 mod agent;
 mod apiserver;
+mod bench;
 mod corpus;
 mod floor;
 mod front;
 mod install;
 mod kube;
+mod measurements;
 mod plugin;
 mod probe_set;
 mod procfs;
