@@ -1,6 +1,6 @@
 //! The requests we make, each with a name.
 
-use super::client::{Call, Client, Limits, OBJECT_LIMIT, Patience, Verb};
+use super::client::{Call, Client, Limits, Patience, Verb, broken_answer};
 use super::object::{DaemonSet, Node};
 use crate::error::Result;
 use crate::pod::object::Versioned;
@@ -8,7 +8,6 @@ use crate::pod::types::{Namespace, Pod, PodName};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
-use std::io::Read;
 use std::time::SystemTime;
 
 pub(super) const JSON: &str = "application/json";
@@ -133,7 +132,9 @@ impl Client {
     ) -> Result<T> {
         let limits = Limits::all(patience.per_try);
         let call = Call { verb: Verb::Get, path, subject, accept, body: None, limits };
-        self.ask(call, patience, |body| serde_json::from_reader(std::io::BufReader::new(body.take(OBJECT_LIMIT))))
+        let title = call.title();
+        let text = self.ask(call, patience)?;
+        serde_json::from_str(&text).map_err(|e| broken_answer(&title, &e).into())
     }
 
     fn write(
@@ -146,11 +147,8 @@ impl Client {
     ) -> Result<()> {
         let body = Some((content.0, content.1.to_string().into_bytes()));
         let call = Call { verb, path, subject, accept: JSON, body, limits: Limits::all(patience.per_try) };
-        // The answer is the object, or a Status; either way it says nothing that the watch does not. Read to its end, or
-        // the connection could not be used again.
-        self.ask(call, patience, |body| {
-            std::io::copy(&mut body.take(OBJECT_LIMIT), &mut std::io::sink()).map(drop).map_err(serde_json::Error::io)
-        })
+        // The answer is the object, or a Status; either way it says nothing that the watch does not.
+        self.ask(call, patience).map(drop)
     }
 }
 

@@ -165,21 +165,13 @@ impl Client {
         self.connections.sockets.wait(time)
     }
 
-    /// Sends a request, again where that is harmless and may help, and decodes the answer.
-    pub(super) fn ask<T>(
-        &self,
-        mut call: Call,
-        patience: Patience,
-        decode: impl Fn(&mut dyn Read) -> std::result::Result<T, serde_json::Error>,
-    ) -> Result<T> {
+    /// Sends a request, again where that is harmless and may help, and returns the text of the answer.
+    pub(super) fn ask(&self, mut call: Call, patience: Patience) -> Result<String> {
         let (started, mut backoff) = (clock::now(), Backoff::new(RETRY.0, RETRY.1));
         call.limits = Limits::all(patience.per_try);
         loop {
-            let failure = match self
-                .send(&call)
-                .and_then(|mut body| decode(&mut body).map_err(|e| broken_answer(&call.title(), &e)))
-            {
-                Ok(decoded) => return Ok(decoded),
+            let failure = match self.send(&call).and_then(|body| text(&call, body)) {
+                Ok(text) => return Ok(text),
                 Err(failure) => failure,
             };
             let again = match call.verb {
@@ -225,7 +217,7 @@ impl Client {
         let mut text = Vec::new();
         // What could be read of the reason is better than none.
         let _ = body.limit(u64::MAX).reader().take(STATUS_LIMIT).read_to_end(&mut text);
-        let mut failure = Failure::status(&title, status.as_u16(), &text);
+        let mut failure = Failure::status(&title, status.as_u16(), &String::from_utf8_lossy(&text));
         failure.status = Some(status.as_u16());
         failure.retry_after = retry_after.or(failure.retry_after);
         Err(failure)
@@ -290,6 +282,15 @@ impl Client {
         let agent = ureq::Agent::with_parts(config, connector, Names(sockets.clone()));
         *slot = Some((generation, agent.clone()));
         Ok(agent)
+    }
+}
+
+/// The whole of an answer, read to its end or the connection could not be used again.
+fn text(call: &Call, body: BodyReader<'static>) -> std::result::Result<String, Failure> {
+    let mut text = String::new();
+    match body.take(OBJECT_LIMIT).read_to_string(&mut text) {
+        Ok(_) => Ok(text),
+        Err(e) => Err(Failure::transport(&call.title(), e)),
     }
 }
 

@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn ends_of_a_watch() {
-        let failed = |code: u16| End::Failed(Failure::status("", code, b""));
+        let failed = |code: u16| End::Failed(Failure::status("", code, ""));
         let check = |end: End, expected: Next| {
             assert_eq!(listed(&[], "7").after_watch(&end), expected, "{end:?}");
         };
@@ -233,7 +233,7 @@ mod tests {
         }
         check(failed(410), Next::List);
         check(failed(400), Next::List);
-        let too_new = br#"{"status":"Failure","code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+        let too_new = r#"{"status":"Failure","code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
         check(End::Failed(Failure::status("", 504, too_new)), Next::List);
     }
 

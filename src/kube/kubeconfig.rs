@@ -102,7 +102,10 @@ pub fn decode(files: &[(&Path, Vec<u8>)], proxies: &Proxies) -> Result<Config> {
 
 fn parse(bytes: &[u8]) -> Result<File> {
     let text = std::str::from_utf8(bytes).map_err(|_| invalid!("not UTF-8"))?;
-    let file: Option<File> = yaml::document(text).context("not a kubeconfig")?;
+    // As JSON, the way Kubernetes' own tools read YAML. No message may quote the file: it holds secrets.
+    let json: serde_json::Value = yaml::document(text).context("not YAML")?;
+    let file: Option<File> = serde_json::from_str(&json.to_string())
+        .map_err(|_| invalid!("not a kubeconfig: a value in it is not of the kind that belongs there"))?;
     Ok(file.unwrap_or_default())
 }
 
@@ -209,7 +212,7 @@ mod tests {
     use super::*;
 
     const WHOLE: &str = "apiVersion: v1\nkind: Config\ncurrent-context: here\npreferences: {}\ncontexts:\n\
-        - name: other\n  context: {cluster: x, user: y}\n- name: here\n  context: {cluster: c, user: u, namespace: n}\n\
+        - name: other\n  context: {cluster: far, user: someone}\n- name: here\n  context: {cluster: c, user: u, namespace: n}\n\
         clusters:\n- name: c\n  cluster: CLUSTER\nusers:\n- name: u\n  user: USER\n";
 
     fn load(cluster: &str, user: &str) -> Result<Config> {
@@ -263,8 +266,10 @@ mod tests {
         let alone = |text: &str| config(vec![(Path::new("k"), parse(text.as_bytes())?)], &Proxies::default());
         assert!(alone("").unwrap_err().to_string().contains("no current-context"));
         assert!(alone("current-context: a").unwrap_err().to_string().contains("no context \"a\""));
-        let secret = alone("users: [{name: u, user: {token: [hunter2]}}]").unwrap_err().to_string();
-        assert!(!secret.contains("hunter2"), "{secret}");
+        for token in ["[4711]", "4711", "{a: 4711}", "'4711"] {
+            let text = alone(&format!("users: [{{name: u, user: {{token: {token}}}}}]")).unwrap_err().to_string();
+            assert!(!text.contains("4711"), "{text}");
+        }
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Lists, decoded as they arrive: one item at a time, never the whole.
+//! Lists, read as they arrive: one item at a time, never the whole.
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 use std::io::Read;
-use std::marker::PhantomData;
+
+/// Takes the text of an item.
+type Each<'a> = &'a mut dyn FnMut(&str) -> Result<(), serde_json::Error>;
 
 /// `metadata` of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
@@ -18,20 +21,20 @@ pub struct Page {
     pub next: String,
 }
 
-/// Reads one page; every item goes to `each` as soon as it is decoded.
-pub fn read<T: DeserializeOwned>(reader: &mut dyn Read, each: &mut dyn FnMut(T)) -> Result<Page, serde_json::Error> {
+/// Reads one page; the text of every item goes to `each` as soon as it is there.
+pub fn read(reader: &mut dyn Read, each: Each<'_>) -> Result<Page, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(16 << 10, reader));
-    let page = json.deserialize_map(ListVisitor(each, PhantomData))?;
+    let page = json.deserialize_map(ListVisitor(each))?;
     json.end()?;
     if page.resource_version.is_empty() {
-        return Err(serde::de::Error::custom("not a list: no metadata.resourceVersion"));
+        return Err(Error::custom("not a list: no metadata.resourceVersion"));
     }
     Ok(page)
 }
 
-struct ListVisitor<'a, T>(&'a mut dyn FnMut(T), PhantomData<T>);
+struct ListVisitor<'a>(Each<'a>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<'_, T> {
+impl<'de> Visitor<'de> for ListVisitor<'_> {
     type Value = Page;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,7 +46,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<'_, T> {
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
             match &*key {
                 "metadata" => page = map.next_value()?,
-                "items" => map.next_value_seed(Items(self.0, PhantomData))?,
+                "items" => map.next_value_seed(Items(self.0))?,
                 _ => _ = map.next_value::<IgnoredAny>()?,
             }
         }
@@ -51,9 +54,9 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<'_, T> {
     }
 }
 
-struct Items<'a, T>(&'a mut dyn FnMut(T), PhantomData<T>);
+struct Items<'a>(Each<'a>);
 
-impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Items<'_, T> {
+impl<'de> DeserializeSeed<'de> for Items<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -61,7 +64,7 @@ impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Items<'_, T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<'_, T> {
+impl<'de> Visitor<'de> for Items<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,8 +77,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<'_, T> {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<(), S::Error> {
-        while let Some(item) = items.next_element()? {
-            (self.0)(item);
+        while let Some(item) = items.next_element::<Box<RawValue>>()? {
+            (self.0)(item.get()).map_err(Error::custom)?;
         }
         Ok(())
     }
@@ -87,7 +90,10 @@ mod tests {
 
     fn check(text: &str, expected: Result<(&str, &str, &[u32]), &str>) {
         let mut items = Vec::new();
-        let got = read(&mut text.as_bytes(), &mut |item: u32| items.push(item));
+        let got = read(&mut text.as_bytes(), &mut |item| {
+            items.push(serde_json::from_str::<u32>(item)?);
+            Ok(())
+        });
         match (got, expected) {
             (Ok(page), Ok((version, next, expected))) => {
                 assert_eq!(
@@ -120,7 +126,7 @@ mod tests {
     fn truncated_anywhere_is_an_error() {
         let text = r#"{"kind":"L","metadata":{"resourceVersion":"7","continue":"c"},"items":[1,22,333]}"#;
         for end in 0..text.len() {
-            assert!(read(&mut &text.as_bytes()[..end], &mut |_: u32| {}).unwrap_err().is_eof(), "{end}");
+            assert!(read(&mut &text.as_bytes()[..end], &mut |_| Ok(())).unwrap_err().is_eof(), "{end}");
         }
     }
 
@@ -154,20 +160,17 @@ mod tests {
 
     #[test]
     fn items_are_handed_out_as_they_arrive() {
-        #[derive(Deserialize)]
-        struct Item {
-            n: u32,
-        }
         let (count, read_so_far) = (5000, std::cell::Cell::new(0));
         let head = br#"{"metadata":{"resourceVersion":"7"},"items":["#.to_vec();
         let mut reader = Endless { items: 0..count, rest: head, read: &read_so_far };
         let mut seen = 0;
-        read(&mut reader, &mut |item: Item| {
-            assert_eq!(item.n, seen);
+        read(&mut reader, &mut |item| {
+            assert!(item.starts_with(&format!(r#"{{"n":{seen},"#)), "{item}");
             seen += 1;
             let ahead = read_so_far.get() as i64 - i64::from(seen) * 600;
             let limit = (32 << 10) + i64::from(seen) * 40;
             assert!(ahead < limit, "item {seen} only after {ahead} bytes more than it needs");
+            Ok(())
         })
         .unwrap();
         assert_eq!(seen, count);

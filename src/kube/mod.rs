@@ -10,6 +10,7 @@ mod backoff;
 pub mod client;
 pub mod config;
 mod credentials;
+mod dns;
 mod known;
 pub mod kubeconfig;
 pub mod list;

@@ -122,13 +122,19 @@ impl Reflector {
         Versioned<T>: DeserializeOwned,
     {
         let client = client.sibling();
-        let run = Run::<T> {
+        let run = Run {
             client: client.clone(),
             options,
+            collection: Collection {
+                path: T::PATH,
+                name: T::NAME,
+                accept_list: T::ACCEPT_LIST,
+                accept_watch: T::ACCEPT_WATCH,
+            },
             known: Known::default(),
             listing: Trouble::of(format!("list {}", T::NAME)),
             watching: Trouble::of(format!("watch {}", T::NAME)),
-            notify: Box::new(notify),
+            audience: Box::new(Teller { decoded: None, notify }),
         };
         let thread = thread::spawn(&format!("kube-{}", T::NAME), move || run.run())?;
         Ok(Reflector { client, thread: Some(thread) })
@@ -150,19 +156,66 @@ impl Drop for Reflector {
     }
 }
 
-struct Run<T> {
-    client: Client,
-    options: Options,
-    known: Known,
-    listing: Trouble,
-    watching: Trouble,
-    notify: Box<dyn FnMut(Notice<T>) + Send>,
+/// What a reflector asks of the code for its kind of object.
+trait Audience: Send {
+    /// Decodes an object and holds it; its key and version.
+    fn decode(&mut self, json: &str) -> std::result::Result<(&str, &str), serde_json::Error>;
+    /// Tells of the object that was decoded last.
+    fn upserted(&mut self);
+    /// Tells that there is no object of this key any more.
+    fn removed(&mut self, key: String);
+    /// Tells that the first list is whole.
+    fn synced(&mut self);
 }
 
-impl<T: Resource> Run<T>
+struct Teller<T, F> {
+    decoded: Option<Versioned<T>>,
+    notify: F,
+}
+
+impl<T: Resource, F: FnMut(Notice<T>) + Send> Audience for Teller<T, F>
 where
     Versioned<T>: DeserializeOwned,
 {
+    fn decode(&mut self, json: &str) -> std::result::Result<(&str, &str), serde_json::Error> {
+        let item = self.decoded.insert(serde_json::from_str(json)?);
+        Ok((item.object.key(), &item.version))
+    }
+
+    fn upserted(&mut self) {
+        if let Some(item) = self.decoded.take() {
+            (self.notify)(Notice::Upserted(item));
+        }
+    }
+
+    fn removed(&mut self, key: String) {
+        (self.notify)(Notice::Removed(key));
+    }
+
+    fn synced(&mut self) {
+        (self.notify)(Notice::Synced);
+    }
+}
+
+/// A [`Resource`], as values.
+struct Collection {
+    path: &'static str,
+    name: &'static str,
+    accept_list: &'static str,
+    accept_watch: &'static str,
+}
+
+struct Run {
+    client: Client,
+    options: Options,
+    collection: Collection,
+    known: Known,
+    listing: Trouble,
+    watching: Trouble,
+    audience: Box<dyn Audience>,
+}
+
+impl Run {
     fn run(mut self) {
         let mut backoff = Backoff::new(self.options.retry.0, self.options.retry.1);
         let (mut next, mut synced) = (Next::List, false);
@@ -172,7 +225,7 @@ where
                     Ok(()) => {
                         self.listing.over();
                         if !std::mem::replace(&mut synced, true) {
-                            (self.notify)(Notice::Synced);
+                            self.audience.synced();
                         }
                     }
                     Err(failure) => {
@@ -188,7 +241,7 @@ where
                         backoff.reset();
                     }
                     let wait = match &end {
-                        _ if self.client.is_closed() => break,
+                        _ if self.client.is_closed() => return,
                         End::Closed if worthwhile => Duration::ZERO,
                         End::Closed => backoff.next_delay(),
                         End::Failed(failure) => {
@@ -200,11 +253,10 @@ where
                             backoff.next_delay()
                         }
                     };
-                    let next = self.known.after_watch(&end);
-                    if next == Next::List {
-                        metrics::WATCH_RESTARTS.inc([T::NAME]);
+                    if self.known.after_watch(&end) == Next::List {
+                        metrics::WATCH_RESTARTS.inc([self.collection.name]);
                     }
-                    log::debug!(target: "cni-agent", next:?; "{} watch ended", T::NAME);
+                    log::debug!(target: "cni-agent", end:?; "watch {} ended", self.collection.name);
                     self.client.wait(wait);
                 }
             }
@@ -214,27 +266,29 @@ where
 
     /// Lists everything, page by page. Fails half way if it must; what was told stays true or is corrected by the next.
     fn list(&mut self) -> std::result::Result<(), Failure> {
-        let Run { client, options, known, notify, .. } = self;
+        let Run { client, options, collection, known, audience, .. } = self;
         known.begin_list();
         let mut next = String::new();
         loop {
-            let mut path = format!("{}?limit={}{}", T::PATH, options.page, options.selectors());
+            let mut path = format!("{}?limit={}{}", collection.path, options.page, options.selectors());
             if !next.is_empty() {
                 path += &format!("&continue={}", api::escape(&next));
             }
             let limits = Limits { head: options.request, whole: options.request * 2, silence: options.request };
-            let (verb, subject, accept) = (Verb::List, T::NAME.to_owned(), T::ACCEPT_LIST);
+            let (verb, subject, accept) = (Verb::List, collection.name.to_owned(), collection.accept_list);
             let call = Call { verb, path, subject, accept, body: None, limits };
             let mut body = client.send(&call)?;
-            let page = list::read(&mut body, &mut |item: Versioned<T>| {
-                if known.listed(item.object.key(), &item.version) {
-                    notify(Notice::Upserted(item));
+            let page = list::read(&mut body, &mut |item| {
+                let (key, version) = audience.decode(item)?;
+                if known.listed(key, version) {
+                    audience.upserted();
                 }
+                Ok(())
             })
             .map_err(|e| broken_answer(&call.title(), &e))?;
             if page.next.is_empty() {
                 for key in known.end_list(page.resource_version) {
-                    notify(Notice::Removed(key));
+                    audience.removed(key);
                 }
                 return Ok(());
             }
@@ -247,15 +301,16 @@ where
         let seconds = 300 + random(301);
         let path = format!(
             "{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}{}",
-            T::PATH,
+            self.collection.path,
             api::escape(from),
             self.options.selectors(),
         );
         let Options { request, silence, .. } = self.options;
         // Longer than the server was asked to keep it, or a watch that only drips would never end.
         let limits = Limits { head: request, whole: Duration::from_secs(u64::from(seconds)) + request, silence };
-        let (verb, subject, accept) = (Verb::Watch, T::NAME.to_owned(), T::ACCEPT_WATCH);
+        let (verb, subject, accept) = (Verb::Watch, self.collection.name.to_owned(), self.collection.accept_watch);
         let call = Call { verb, path, subject, accept, body: None, limits };
+        let title = call.title();
         let body = match self.client.send(&call) {
             Ok(body) => body,
             Err(failure) => return (End::Failed(failure), false),
@@ -265,28 +320,40 @@ where
             let line = match lines.next_line() {
                 Ok(Some(line)) => line,
                 Ok(None) => break End::Closed,
-                Err(e) => break End::Failed(Failure::transport(&call.title(), e)),
+                Err(e) => break End::Failed(Failure::transport(&title, e)),
             };
             if clock::now().duration_since(opened) >= WORTHWHILE {
                 self.watching.over();
             }
-            match watch::decode::<Versioned<T>>(&call.title(), line) {
-                Ok(WatchEvent::Upserted(item)) => {
-                    if self.known.upserted(item.object.key(), &item.version) {
-                        (self.notify)(Notice::Upserted(item));
-                    }
-                }
-                Ok(WatchEvent::Deleted(item)) => {
-                    if self.known.deleted(item.object.key(), &item.version) {
-                        (self.notify)(Notice::Removed(item.object.key().to_owned()));
-                    }
-                }
-                Ok(WatchEvent::Bookmark(version)) => self.known.bookmark(&version),
-                Ok(WatchEvent::Error(failure)) => break End::Failed(failure),
-                Err(e) => break End::Undecodable(e.to_string()),
+            match watch::decode(&title, line).and_then(|event| self.take(event)) {
+                Ok(None) => {}
+                Ok(Some(failure)) => break End::Failed(failure),
+                Err(e) => break End::Undecodable(format!("{title}: bad event: {e}")),
             }
         };
         (end, true)
+    }
+
+    /// Takes an event; gives back what the server says is wrong, if it is that.
+    fn take(&mut self, event: WatchEvent<'_>) -> std::result::Result<Option<Failure>, serde_json::Error> {
+        match event {
+            WatchEvent::Upserted(json) => {
+                let (key, version) = self.audience.decode(json)?;
+                if self.known.upserted(key, version) {
+                    self.audience.upserted();
+                }
+            }
+            WatchEvent::Deleted(json) => {
+                let (key, version) = self.audience.decode(json)?;
+                if self.known.deleted(key, version) {
+                    let key = key.to_owned();
+                    self.audience.removed(key);
+                }
+            }
+            WatchEvent::Bookmark(version) => self.known.bookmark(&version),
+            WatchEvent::Error(failure) => return Ok(Some(failure)),
+        }
+        Ok(None)
     }
 }
 

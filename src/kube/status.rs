@@ -34,11 +34,10 @@ impl Failure {
     }
 
     /// An HTTP status, or an ERROR event, with the body the server sent.
-    pub(super) fn status(request: &str, code: u16, body: &[u8]) -> Self {
-        let Ok(status) = serde_json::from_slice::<Status>(body) else {
+    pub(super) fn status(request: &str, code: u16, body: &str) -> Self {
+        let Ok(status) = serde_json::from_str::<Status>(body) else {
             // A proxy in between, or a server in trouble.
-            let text = String::from_utf8_lossy(body);
-            let line = text.lines().next().unwrap_or_default();
+            let line = body.lines().next().unwrap_or_default();
             return Failure::of(request, Some(code), line.chars().take(200).collect());
         };
         let details = status.details.unwrap_or_default();
@@ -135,7 +134,7 @@ mod tests {
     #[test]
     fn says_verb_resource_status_and_the_servers_message() {
         let check = |code: u16, body: &str, text: &str, kind: Kind| {
-            let e = Error::from(Failure::status("get pod a/b", code, body.as_bytes()));
+            let e = Error::from(Failure::status("get pod a/b", code, body));
             assert_eq!((e.to_string().as_str(), e.kind()), (text, kind));
         };
         let status = |code: u16, message: &str| {
@@ -155,12 +154,12 @@ mod tests {
 
     #[test]
     fn reads_the_details() {
-        let body = br#"{"status":"Failure","code":429,"details":{"retryAfterSeconds":3}}"#;
+        let body = r#"{"status":"Failure","code":429,"details":{"retryAfterSeconds":3}}"#;
         let failure = Failure::status("", 429, body);
         assert_eq!(failure.retry_after, Some(Duration::from_secs(3)));
         assert!(failure.was_turned_away() && failure.may_pass());
-        let body = br#"{"status":"Failure","code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+        let body = r#"{"status":"Failure","code":504,"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
         assert!(Failure::status("", 504, body).version_too_new);
-        assert!(!Failure::status("", 500, b"").was_turned_away());
+        assert!(!Failure::status("", 500, "").was_turned_away());
     }
 }

@@ -4,13 +4,14 @@
 //! bound for how long sent bytes may stay unacknowledged (tcp(7)). [`Sockets::close`] ends reads, writes, connects and
 //! waits of every connection made through it at once.
 
+use super::dns;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, sockopt};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use ureq::Error as UreqError;
 use ureq::config::Config;
@@ -214,7 +215,7 @@ fn failure(e: io::Error, timeout: &NextTimeout) -> UreqError {
     }
 }
 
-/// Finds addresses: numbers at once, names on a thread that is waited for no longer than allowed.
+/// Finds the addresses of the host in a URI.
 #[derive(Debug)]
 pub(super) struct Names(pub(super) Arc<Sockets>);
 
@@ -230,30 +231,13 @@ impl Resolver for Names {
             found.push(address);
             return Ok(found);
         }
+        let (host, port) = target.rsplit_once(':').ok_or(UreqError::HostNotFound)?;
+        let port = port.parse().map_err(|_| UreqError::BadUri(uri.to_string()))?;
         let limit = timeout.not_zero().map_or(RESOLVE_LIMIT, |t| *t);
-        for address in self.look_up(target, limit)?.into_iter().take(MAX_ADDRESSES) {
-            found.push(address);
+        let addresses = dns::look_up(host, limit, &|| self.0.is_closed())?;
+        for address in addresses.into_iter().take(MAX_ADDRESSES) {
+            found.push(SocketAddr::new(address, port));
         }
         if found.is_empty() { Err(UreqError::HostNotFound) } else { Ok(found) }
-    }
-}
-
-impl Names {
-    fn look_up(&self, target: String, limit: Duration) -> io::Result<Vec<SocketAddr>> {
-        const SLICE: Duration = Duration::from_millis(100);
-        let (answer, answered) = mpsc::sync_channel(1);
-        let look_up = move || {
-            // The asker may have given up; then nobody listens.
-            let _ = answer.send(target.to_socket_addrs().map(Vec::from_iter));
-        };
-        crate::sys::thread::spawn("kube-dns", look_up).map_err(|e| io::Error::other(e.to_string()))?;
-        let mut waited = Duration::ZERO;
-        while waited < limit && !self.0.is_closed() {
-            match answered.recv_timeout(SLICE) {
-                Ok(result) => return result,
-                Err(_) => waited += SLICE,
-            }
-        }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "no answer from the name server"))
     }
 }

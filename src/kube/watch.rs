@@ -2,10 +2,8 @@
 
 use super::client::OBJECT_LIMIT;
 use super::status::Failure;
-use crate::error::Result;
-use crate::invalid;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::Error;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,13 +11,13 @@ use std::io::{self, BufRead, BufReader, Read};
 /// A line buffer that grew beyond this is given back, bytes.
 const KEEP: usize = 256 << 10;
 
-/// What a line of a watch says.
+/// What a line of a watch says; objects as their text.
 #[derive(Debug)]
-pub enum WatchEvent<T> {
+pub enum WatchEvent<'a> {
     /// ADDED or MODIFIED: the object as it is now.
-    Upserted(T),
+    Upserted(&'a str),
     /// DELETED, or no longer selected: the object as it was last.
-    Deleted(T),
+    Deleted(&'a str),
     /// BOOKMARK: nothing changed up to this version.
     Bookmark(String),
     /// ERROR: the watch is over.
@@ -27,7 +25,7 @@ pub enum WatchEvent<T> {
 }
 
 /// Decodes one line. `title`: verb and resource, for messages.
-pub fn decode<T: DeserializeOwned>(title: &str, line: &[u8]) -> Result<WatchEvent<T>> {
+pub fn decode<'a>(title: &str, line: &'a str) -> Result<WatchEvent<'a>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Line<'a> {
         #[serde(borrow, rename = "type")]
@@ -44,17 +42,16 @@ pub fn decode<T: DeserializeOwned>(title: &str, line: &[u8]) -> Result<WatchEven
     struct Metadata {
         resource_version: String,
     }
-    let bad = |e: serde_json::Error| invalid!("{title}: bad event: {e}");
-    let Line { kind, object } = serde_json::from_slice(line).map_err(bad)?;
+    let Line { kind, object } = serde_json::from_str(line)?;
     match &*kind {
-        "ADDED" | "MODIFIED" => Ok(WatchEvent::Upserted(serde_json::from_str(object.get()).map_err(bad)?)),
-        "DELETED" => Ok(WatchEvent::Deleted(serde_json::from_str(object.get()).map_err(bad)?)),
+        "ADDED" | "MODIFIED" => Ok(WatchEvent::Upserted(object.get())),
+        "DELETED" => Ok(WatchEvent::Deleted(object.get())),
         "BOOKMARK" => {
-            let bookmark: Bookmark = serde_json::from_str(object.get()).map_err(bad)?;
+            let bookmark: Bookmark = serde_json::from_str(object.get())?;
             Ok(WatchEvent::Bookmark(bookmark.metadata.resource_version))
         }
-        "ERROR" => Ok(WatchEvent::Error(Failure::status(title, 500, object.get().as_bytes()))),
-        _ => Err(invalid!("{title}: unknown event type {kind:?}")),
+        "ERROR" => Ok(WatchEvent::Error(Failure::status(title, 500, object.get()))),
+        _ => Err(serde_json::Error::custom(format_args!("unknown event type {kind:?}"))),
     }
 }
 
@@ -71,7 +68,7 @@ impl<R: Read> Lines<R> {
     }
 
     /// The next line that is not empty; none at the end. A last line without a line feed was cut, and is dropped.
-    pub fn next_line(&mut self) -> io::Result<Option<&[u8]>> {
+    pub fn next_line(&mut self) -> io::Result<Option<&str>> {
         loop {
             self.line.clear();
             self.line.shrink_to(KEEP);
@@ -79,7 +76,10 @@ impl<R: Read> Lines<R> {
             match self.line.pop() {
                 None => return Ok(None),
                 Some(b'\n') if self.line.trim_ascii().is_empty() => {}
-                Some(b'\n') => return Ok(Some(&self.line)),
+                Some(b'\n') => {
+                    let text = std::str::from_utf8(&self.line);
+                    return text.map(Some).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e));
+                }
                 Some(_) if read as u64 == OBJECT_LIMIT => {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "an event is too long"));
                 }
@@ -93,27 +93,22 @@ impl<R: Read> Lines<R> {
 mod tests {
     use super::*;
 
-    #[derive(Debug, Deserialize)]
-    struct Thing {
-        v: u32,
-    }
-
     fn check(line: &str, expected: &str) {
-        let got = match decode::<Thing>("watch things", line.as_bytes()) {
-            Ok(WatchEvent::Upserted(t)) => format!("upserted {}", t.v),
-            Ok(WatchEvent::Deleted(t)) => format!("deleted {}", t.v),
+        let got = match decode("watch things", line) {
+            Ok(WatchEvent::Upserted(text)) => format!("upserted {text}"),
+            Ok(WatchEvent::Deleted(text)) => format!("deleted {text}"),
             Ok(WatchEvent::Bookmark(v)) => format!("bookmark {v}"),
             Ok(WatchEvent::Error(e)) => format!("error {e}"),
-            Err(e) => e.to_string(),
+            Err(e) => format!("bad: {e}"),
         };
         assert!(got.starts_with(expected), "{line}: {got}");
     }
 
     #[test]
     fn events() {
-        check(r#"{"type":"ADDED","object":{"v":1}}"#, "upserted 1");
-        check(r#"{"object":{"v":1,"x":[{}]},"type":"MODIFIED"}"#, "upserted 1");
-        check(r#"{"type":"DELETED","object":{"v":1}}"#, "deleted 1");
+        check(r#"{"type":"ADDED","object":{"v":1}}"#, r#"upserted {"v":1"#);
+        check(r#"{"object":{"v":1,"x":[{}]},"type":"MODIFIED"}"#, r#"upserted {"v":1"#);
+        check(r#"{"type":"DELETED","object":{"v":1}}"#, r#"deleted {"v":1}"#);
         check(
             r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"},"spec":{"containers":null}}}"#,
             "bookmark 9",
@@ -123,25 +118,24 @@ mod tests {
             "error watch things: 410 Gone: old",
         );
         check(r#"{"type":"ERROR","object":{}}"#, "error watch things: 500");
-        check(r#"{"type":"RENAMED","object":{}}"#, "watch things: unknown event type \"RENAMED\"");
-        check(r#"{"type":"ADDED","object":{"v":"x"}}"#, "watch things: bad event");
-        check(r#"{"type":"ADDED"}"#, "watch things: bad event: missing field `object`");
-        check("<html>", "watch things: bad event");
+        check(r#"{"type":"RENAMED","object":{}}"#, "bad: unknown event type \"RENAMED\"");
+        check(r#"{"type":"ADDED"}"#, "bad: missing field `object`");
+        check("<html>", "bad: ");
     }
 
     #[test]
     fn truncated_anywhere_is_an_error() {
         let line = r#"{"type":"ADDED","object":{"v":1}}"#;
         for end in 0..line.len() {
-            check(&line[..end], "watch things: bad event");
+            check(&line[..end], "bad: ");
         }
     }
 
     #[test]
     fn lines() {
         let mut lines = Lines::new(&b"a\n\n \r\nbc\ncut"[..]);
-        assert_eq!(lines.next_line().unwrap(), Some(&b"a"[..]));
-        assert_eq!(lines.next_line().unwrap(), Some(&b"bc"[..]));
+        assert_eq!(lines.next_line().unwrap(), Some("a"));
+        assert_eq!(lines.next_line().unwrap(), Some("bc"));
         assert_eq!(lines.next_line().unwrap(), None);
         let mut endless = Lines::new(std::io::repeat(b'x'));
         assert_eq!(endless.next_line().unwrap_err().kind(), io::ErrorKind::InvalidData);

@@ -24,7 +24,8 @@ impl Read for Trickle<'_> {
 pub fn list(input: &[u8]) {
     let read = |reader: &mut dyn Read| {
         let mut pods: Vec<Versioned<Pod>> = Vec::new();
-        let page = pages::read(reader, &mut |pod| pods.push(pod)).ok();
+        let keep = &mut |item: &str| serde_json::from_str(item).map(|pod| pods.push(pod));
+        let page = pages::read(reader, keep).ok();
         (page, pods)
     };
     let (page, pods) = read(&mut &*input);
@@ -33,8 +34,10 @@ pub fn list(input: &[u8]) {
     for pod in &pods {
         assert!(!pod.version.is_empty() && !pod.object.uid.is_empty() && !pod.object.name.name.is_empty());
     }
-    let _ = pages::read(&mut &*input, &mut |namespace: Versioned<Namespace>| {
+    let _ = pages::read(&mut &*input, &mut |item| {
+        let namespace: Versioned<Namespace> = serde_json::from_str(item)?;
         assert!(!namespace.object.name.is_empty());
+        Ok(())
     });
     let node = serde_json::from_slice::<Node>(input);
     let set = serde_json::from_slice::<DaemonSet>(input);
@@ -48,12 +51,13 @@ pub fn watch(input: &[u8]) {
     let mut lines = Lines::new(Trickle(input));
     let mut bytes = 0;
     while let Ok(Some(line)) = lines.next_line() {
-        assert!(!line.contains(&b'\n') && !line.trim_ascii().is_empty());
+        assert!(!line.contains('\n') && !line.trim_ascii().is_empty());
         bytes += line.len() + 1;
-        match events::decode::<Versioned<Pod>>("watch pods", line) {
-            Ok(WatchEvent::Upserted(pod) | WatchEvent::Deleted(pod)) => {
-                let event: serde_json::Value = serde_json::from_slice(line).unwrap();
-                let _ = decode_pod(&event["object"].to_string()).map(|alone| assert_eq!(alone, pod.object));
+        match events::decode("watch pods", line) {
+            Ok(WatchEvent::Upserted(object) | WatchEvent::Deleted(object)) => {
+                if let Ok(pod) = serde_json::from_str::<Versioned<Pod>>(object) {
+                    assert_eq!(decode_pod(object).unwrap(), pod.object);
+                }
             }
             Ok(WatchEvent::Bookmark(_) | WatchEvent::Error(_)) | Err(_) => {}
         }
