@@ -442,8 +442,12 @@ fn the_newest_sandbox_wins_and_a_late_del_is_nobodys() {
     assert_eq!(script.del("a", "n1"), ["reply 3: done"]);
     assert_eq!(script.removed(), NOTHING);
     assert_eq!(script.state_of("a"), "enrolled");
+    // Nor is one that names the namespace of today, but a sandbox of yesterday.
+    let (mut event, netns, reply) = script.attachment("a", "n2");
+    event.container_id = "box-n1".to_owned();
+    assert_eq!(script.step(Event::Request(Request::Del(event, Ok(netns)), reply)), ["reply 4: done"]);
     assert_eq!(script.del("a", "n2"), ["remove n2"]);
-    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a", "reply 4: done"]);
+    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a", "reply 5: done"]);
     assert_eq!(script.state_of("a"), "waiting");
 }
 
@@ -743,7 +747,11 @@ fn a_stop_finishes_what_runs_and_takes_nothing_new() {
     assert_eq!(Script::running().step(Event::Stop(Stop::Signal("SIGINT"))), ["exit"]);
 
     // What the source has not told yet is not gone.
-    let mut script = Script::after(config(), vec![record("a")], Published::new());
+    let name = PodName { namespace: "default".to_owned(), name: "a".to_owned() };
+    let published = [("a".to_owned(), (name, Redirection::Enabled))];
+    let mut script = Script::after(config(), Vec::new(), published.into());
+    let namespace = Namespace { name: "default".to_owned(), labels: StringMap::new() };
+    assert_eq!(script.source(Notice::Namespace(namespace.clone())), NOTHING);
     assert_eq!(script.step(Event::Stop(Stop::Signal("SIGTERM"))), ["exit"]);
-    assert_eq!(script.source(Notice::Pod(Box::new(pod("b", true)))), ["exit"]);
+    assert_eq!(script.source(Notice::Namespace(namespace)), ["exit"]);
 }
