@@ -4,6 +4,8 @@
 //! `linux/netfilter/x_tables.h`; a table is one block of entries in which chains are marked by offsets, by entries with
 //! the target `ERROR` that carry a user chain's name, and end with an entry of their own (policy, return).
 
+use super::look::Scope;
+use super::probe_set::{self, SetNames, name_set};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::rules::view::{Attachment, ChainView, RuleView, TableView, View};
@@ -65,11 +67,14 @@ impl Layout {
 }
 
 /// The tables of the calling thread's namespace.
-pub fn look(family: Family) -> Result<View> {
+pub fn look(family: Family, scope: Scope) -> Result<View> {
     let mut tables = BTreeMap::new();
     for name in names(family)? {
+        if matches!(scope, Scope::Chains { table, .. } if table != name) {
+            continue;
+        }
         let table = read(Layout::of(family), &name).with_context(|| format!("read legacy table {name}"))?;
-        tables.insert(name, decode(family, &table.info, &table.entries)?);
+        tables.insert(name, decode(family, &table.info, &table.entries, &probe_set::name_of)?);
     }
     Ok(View { tables })
 }
@@ -157,8 +162,8 @@ fn named(name: &str, size: usize) -> Result<Vec<u8>> {
     Ok(buf)
 }
 
-/// Decodes one table: its `struct ipt_getinfo` and the block of its entries. Pure.
-pub fn decode(family: Family, info: &[u8], entries: &[u8]) -> Result<TableView> {
+/// Decodes one table: its `struct ipt_getinfo` and the block of its entries. `sets` gives ipsets their names. Pure.
+pub fn decode(family: Family, info: &[u8], entries: &[u8], sets: SetNames<'_>) -> Result<TableView> {
     let layout = Layout::of(family);
     let size = number(info, INFO_SIZE - 4)? as usize;
     if size != entries.len() {
@@ -193,7 +198,7 @@ pub fn decode(family: Family, info: &[u8], entries: &[u8]) -> Result<TableView> 
     }
     for (chain, next, entry) in parsed {
         if let Some((_, view)) = chains.get_mut(chain) {
-            view.rules.push(entry.rule(next, &starts)?);
+            view.rules.push(entry.rule(next, &starts, sets)?);
         }
     }
     for (_, view) in &mut chains {
@@ -251,8 +256,9 @@ impl<'a> Entry<'a> {
     }
 
     /// The rule. `next` is the offset after it, `starts` are those of the first rules of user chains.
-    fn rule(&self, next: usize, starts: &BTreeMap<usize, String>) -> Result<RuleView> {
+    fn rule(&self, next: usize, starts: &BTreeMap<usize, String>, sets: SetNames<'_>) -> Result<RuleView> {
         let mut body = [self.header, self.matches].concat();
+        name_sets(&mut body, self.header.len(), sets)?;
         let mut jump = None;
         if self.target_name().is_empty() {
             let verdict = number(self.target, TARGET_HEADER)?.cast_signed();
@@ -274,6 +280,25 @@ impl<'a> Entry<'a> {
         let plain = jump.is_some() && self.matches.is_empty() && self.header.iter().all(|byte| *byte == 0);
         Ok(RuleView { jump, plain, body })
     }
+}
+
+/// Replaces the numbers of ipsets in matches, which begin at `at`, by names: numbers differ between namespaces.
+fn name_sets(body: &mut Vec<u8>, mut at: usize, sets: SetNames<'_>) -> Result<()> {
+    /// `struct xt_entry_match` before its data: size, name, revision.
+    const MATCH_HEADER: usize = 32;
+    let end = body.len();
+    while at < end {
+        let size = usize::from(short(body, at)?);
+        let one = body.get_mut(at..end.min(at + size)).filter(|one| one.len() == size && size >= MATCH_HEADER);
+        let one = one.ok_or_else(|| invalid!("legacy table: a match of {size} bytes does not fit"))?;
+        let (head, data) = one.split_at_mut(MATCH_HEADER);
+        if text(head.get(2..MATCH_HEADER - 1).unwrap_or_default()) == "set" {
+            let name = name_set(data, sets);
+            body.extend_from_slice(name.as_bytes());
+        }
+        at += size;
+    }
+    Ok(())
 }
 
 fn number(bytes: &[u8], at: usize) -> Result<u32> {
@@ -336,8 +361,8 @@ mod tests {
                 std::fs::write(format!("test-fixtures/rules/legacy-nat.{suffix}.entries"), &entries).unwrap();
             }
             let (_, recorded_info, recorded) = RECORDED.into_iter().find(|(of, ..)| *of == family).unwrap();
-            let [mut now, mut then] =
-                [(&info[..], &entries[..]), (recorded_info, recorded)].map(|(i, e)| decode(family, i, e).unwrap());
+            let [mut now, mut then] = [(&info[..], &entries[..]), (recorded_info, recorded)]
+                .map(|(i, e)| decode(family, i, e, &|_| None).unwrap());
             // Revisions of matches and targets differ between versions of iptables.
             for chain in now.chains.values_mut().chain(then.chains.values_mut()) {
                 chain.rules.iter_mut().for_each(|rule| rule.body.clear());
@@ -349,7 +374,7 @@ mod tests {
     #[test]
     fn a_table_is_decoded() {
         for (family, info, entries) in RECORDED {
-            let nat = decode(family, info, entries).unwrap();
+            let nat = decode(family, info, entries, &|_| None).unwrap();
             let counts: Vec<_> = nat.chains.iter().map(|(name, chain)| (name.as_str(), chain.rules.len())).collect();
             let ours = [("FOREIGN", 2), ("INPUT", 0), ("ISTIO_OUTPUT", 4), ("ISTIO_PRERT", 2), ("OUTPUT", 2)];
             assert_eq!(counts, [&ours[..], &[("POSTROUTING", 0), ("PREROUTING", 1)]].concat());
@@ -366,17 +391,17 @@ mod tests {
     fn cut_or_changed_anywhere_it_is_refused_or_decoded_but_never_more() {
         for (family, info, entries) in RECORDED {
             for end in 0..info.len() {
-                assert!(decode(family, &info[..end], entries).is_err(), "information cut to {end}");
+                assert!(decode(family, &info[..end], entries, &|_| None).is_err(), "information cut to {end}");
             }
             for end in 0..entries.len() {
-                assert!(decode(family, info, &entries[..end]).is_err(), "entries cut to {end}");
+                assert!(decode(family, info, &entries[..end], &|_| None).is_err(), "entries cut to {end}");
                 // The same, announced as such.
                 let size = u32::try_from(end).unwrap().to_ne_bytes();
-                let _ = decode(family, &[&info[..INFO_SIZE - 4], &size].concat(), &entries[..end]);
+                let _ = decode(family, &[&info[..INFO_SIZE - 4], &size].concat(), &entries[..end], &|_| None);
                 for value in [0, 1, 0x7f, 0xff] {
                     let mut changed = entries.to_vec();
                     changed[end] = value;
-                    let _ = decode(family, info, &changed);
+                    let _ = decode(family, info, &changed, &|_| None);
                 }
             }
         }

@@ -2,8 +2,9 @@
 //! process.
 
 use super::xtables::Variant;
-use super::{legacy, nft};
+use super::{legacy, nft, probe_set};
 use crate::error::{Context, Result};
+use crate::rules::program::Purpose;
 use crate::rules::view::View;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
@@ -31,16 +32,40 @@ impl Kernel {
     }
 
     /// Looks at the calling thread's namespace.
-    pub fn look(self) -> Result<Look> {
+    pub fn look(self, scope: Scope) -> Result<Look> {
         let mut views = BTreeMap::new();
         if self.nft {
-            let decoded = nft::decode(&nft::dump()?).context("nf_tables")?;
+            let decoded = nft::decode(&nft::dump(scope)?, &probe_set::name_of).context("nf_tables")?;
             views.extend(decoded.into_iter().map(|(family, view)| ((Variant::Nft, family), view)));
         }
         for family in [Family::V4, Family::V6] {
-            views.insert((Variant::Legacy, family), legacy::look(family)?);
+            views.insert((Variant::Legacy, family), legacy::look(family, scope)?);
         }
         Ok(Look(views))
+    }
+}
+
+/// How much of a namespace is looked at.
+#[derive(Debug, Clone, Copy)]
+pub enum Scope {
+    /// All there is.
+    Everything,
+    /// The rules of these chains of one table. Which other chains there are is seen, but nothing in them.
+    Chains {
+        /// The table.
+        table: &'static str,
+        /// The chains.
+        chains: &'static [&'static str],
+    },
+}
+
+impl Scope {
+    /// What a program of this purpose depends on. A host may have ten thousands of rules that are not ours.
+    pub fn of(purpose: Purpose) -> Self {
+        match purpose {
+            Purpose::Ambient | Purpose::Sidecar => Scope::Everything,
+            Purpose::Host => Scope::Chains { table: "nat", chains: &["POSTROUTING", "ISTIO_POSTRT"] },
+        }
     }
 }
 

@@ -1,7 +1,10 @@
-//! Where rules meet the kernel: [`inpod`] is the front door for pods.
+//! Where rules meet the kernel: [`inpod`] is the front door for pods, [`host`] for the host; both use one [`engine`].
 
 mod attributes;
 mod detect;
+mod effect;
+pub mod engine;
+pub mod host;
 pub mod inpod;
 pub mod legacy;
 mod look;

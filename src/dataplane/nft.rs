@@ -4,6 +4,8 @@
 //! endian.
 
 use super::attributes::{ATTRIBUTE_HEADER, Attributes, HEADER_SIZE, family_number, header, put};
+use super::look::Scope;
+use super::probe_set::{SetNames, name_set};
 use crate::error::{Context, Kind, Result};
 use crate::invalid;
 use crate::rules::view::{Attachment, RuleView, TableView, View};
@@ -52,6 +54,9 @@ const RULE_USERDATA: u16 = 7;
 const LIST_ELEMENT: u16 = 1;
 const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
+const MATCH_NAME: u16 = 1;
+const MATCH_REVISION: u16 = 2;
+const MATCH_INFO: u16 = 3;
 const IMMEDIATE_DATA: u16 = 2;
 const DATA_VERDICT: u16 = 2;
 const VERDICT_CODE: u16 = 1;
@@ -76,18 +81,31 @@ pub struct Dump {
 }
 
 /// Dumps the calling thread's namespace. Makes nothing: neither tables nor chains.
-pub fn dump() -> Result<Dump> {
+pub fn dump(scope: Scope) -> Result<Dump> {
     let all_families = header(libc::AF_UNSPEC as u8);
-    let get = |kind| netlink::netfilter(kind, libc::NLM_F_DUMP as u16, &all_families);
-    let tables = get(GETTABLE).context("dump the tables of nf_tables")?;
+    let get = |kind, payload: &[u8]| netlink::netfilter(kind, libc::NLM_F_DUMP as u16, payload);
+    let tables = get(GETTABLE, &all_families).context("dump the tables of nf_tables")?;
     if tables.is_empty() {
         return Ok(Dump::default());
     }
-    Ok(Dump {
-        tables,
-        chains: get(GETCHAIN).context("dump the chains of nf_tables")?,
-        rules: get(GETRULE).context("dump the rules of nf_tables")?,
-    })
+    let chains = get(GETCHAIN, &all_families).context("dump the chains of nf_tables")?;
+    let rules_of = |payload: &[u8]| get(GETRULE, payload).context("dump the rules of nf_tables");
+    let rules = match scope {
+        Scope::Everything => rules_of(&all_families)?,
+        Scope::Chains { table, chains } => {
+            let mut rules = Vec::new();
+            for family in [Family::V4, Family::V6] {
+                for chain in chains {
+                    let mut payload = header(family_number(family)).to_vec();
+                    put(&mut payload, RULE_TABLE, &[table.as_bytes(), b"\0"].concat());
+                    put(&mut payload, RULE_CHAIN, &[chain.as_bytes(), b"\0"].concat());
+                    rules.extend(rules_of(&payload)?);
+                }
+            }
+            rules
+        }
+    };
+    Ok(Dump { tables, chains, rules })
 }
 
 /// Whether rules or chains of somebody are in the tables that iptables uses. Cheap on hosts with many rules, which are
@@ -123,8 +141,8 @@ pub fn wake(family: Family, table: &str) -> Result<()> {
     netlink::netfilter_batch(SUBSYSTEM, &[switch_on]).with_context(|| format!("switch on table {table} of nf_tables"))
 }
 
-/// Decodes a dump. Families that iptables does not use are left out.
-pub fn decode(dump: &Dump) -> Result<Views> {
+/// Decodes a dump. Families that iptables does not use are left out. `sets` gives ipsets their names.
+pub fn decode(dump: &Dump, sets: SetNames<'_>) -> Result<Views> {
     let mut views = Views::new();
     for message in &dump.tables {
         let Some((family, attributes)) = open(message, NEWTABLE)? else { continue };
@@ -141,7 +159,7 @@ pub fn decode(dump: &Dump) -> Result<Views> {
         let Some((family, attributes)) = open(message, NEWRULE)? else { continue };
         let table = table(&mut views, family, &attributes, RULE_TABLE)?;
         let chain = table.chains.entry(attributes.text(RULE_CHAIN)?).or_default();
-        chain.rules.push(rule(&attributes)?);
+        chain.rules.push(rule(&attributes, sets)?);
     }
     Ok(views)
 }
@@ -177,7 +195,7 @@ fn attachment(chain: &Attributes<'_>) -> Result<Option<Attachment>> {
     }))
 }
 
-fn rule(attributes: &Attributes<'_>) -> Result<RuleView> {
+fn rule(attributes: &Attributes<'_>, sets: SetNames<'_>) -> Result<RuleView> {
     let mut body = Vec::new();
     for kind in [RULE_COMPAT, RULE_USERDATA] {
         put(&mut body, kind, attributes.get(kind).unwrap_or_default());
@@ -197,10 +215,26 @@ fn rule(attributes: &Attributes<'_>) -> Result<RuleView> {
             target = jump(data)?.or(target);
         }
         put(&mut body, EXPRESSION_NAME, name.as_bytes());
-        put(&mut body, EXPRESSION_DATA, data);
+        put(&mut body, EXPRESSION_DATA, &if name == "match" { named_sets(data, sets)? } else { data.to_vec() });
     }
     let plain = bare && expressions == 1 && matches!(target, Some((VERDICT_JUMP, _)));
     Ok(RuleView { jump: target.map(|(_, chain)| chain), plain, body })
+}
+
+/// The data of a match of x_tables; the number of an ipset, which differs between namespaces, replaced by its name.
+fn named_sets(data: &[u8], sets: SetNames<'_>) -> Result<Vec<u8>> {
+    let attributes = Attributes::parse(data)?;
+    if attributes.text(MATCH_NAME)? != "set" {
+        return Ok(data.to_vec());
+    }
+    let mut info = attributes.get(MATCH_INFO).unwrap_or_default().to_vec();
+    let name = name_set(&mut info, sets);
+    let mut named = Vec::new();
+    for (kind, value) in [(MATCH_NAME, name.as_bytes()), (MATCH_INFO, &info)] {
+        put(&mut named, kind, value);
+    }
+    put(&mut named, MATCH_REVISION, attributes.get(MATCH_REVISION).unwrap_or_default());
+    Ok(named)
 }
 
 /// Verdict and chain of an `immediate` expression that leads to another chain.
@@ -254,10 +288,10 @@ mod tests {
             nft add table inet other";
         let dump = Netns::scratch().unwrap().enter(|| {
             assert!(std::process::Command::new("sh").args(["-ec", script]).status().unwrap().success());
-            dump().unwrap()
+            dump(Scope::Everything).unwrap()
         });
         let dump = dump.unwrap();
-        let (mut now, mut then) = (decode(&dump).unwrap(), decode(&recorded()).unwrap());
+        let (mut now, mut then) = (decode(&dump, &|_| None).unwrap(), decode(&recorded(), &|_| None).unwrap());
         // How a match is expressed differs between versions of iptables.
         let tables = now.values_mut().chain(then.values_mut()).flat_map(|view| view.tables.values_mut());
         for chain in tables.flat_map(|table| table.chains.values_mut()) {
@@ -280,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_dump_is_decoded() {
-        let views = decode(&recorded()).unwrap();
+        let views = decode(&recorded(), &|_| None).unwrap();
         let tables = |family| views[&family].tables.keys().cloned().collect::<Vec<_>>();
         assert_eq!(tables(Family::V4), ["mangle", "nat"]);
         assert_eq!(tables(Family::V6), ["mangle", "nat"]);
@@ -312,12 +346,12 @@ mod tests {
                 for end in 0..message.payload.len() {
                     let payload = message.payload[..end].to_vec();
                     *part(&mut dump) = vec![RawMessage { payload, ..message }];
-                    let _ = decode(&dump);
+                    let _ = decode(&dump, &|_| None);
                     for value in [0, 1, 0x7f, 0xff] {
                         let mut payload = message.payload.clone();
                         payload[end] = value;
                         *part(&mut dump) = vec![RawMessage { payload, ..message }];
-                        let _ = decode(&dump);
+                        let _ = decode(&dump, &|_| None);
                     }
                 }
             }
@@ -327,7 +361,7 @@ mod tests {
             let mut dump = Dump::default();
             let payload = whole.rules[0].payload[..end].to_vec();
             dump.rules.push(RawMessage { kind: NEWRULE, payload });
-            assert!(decode(&dump).is_err(), "cut to {end}");
+            assert!(decode(&dump, &|_| None).is_err(), "cut to {end}");
         }
     }
 }

@@ -8,9 +8,12 @@ use super::attributes::{Attributes, HEADER_SIZE, family_number, header, put};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::rules::host::probe_set;
+use crate::sys::ffi;
 use crate::sys::netlink::{self, Family, RawMessage};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 
 /// `NFNL_SUBSYS_IPSET`.
 const SUBSYSTEM: u8 = 6;
@@ -112,6 +115,34 @@ pub fn destroy(family: Family) -> Result<bool> {
         Err(e) if e.kind() == Kind::NotFound => Ok(false),
         Err(e) => Err(e.context(format_args!("remove ipset {}", probe_set(family)))),
     }
+}
+
+/// Gives ipsets the names that belong to their numbers.
+pub type SetNames<'a> = &'a dyn Fn(u16) -> Option<String>;
+
+/// The name of the set that a rule of the calling thread's namespace refers to by this number
+/// (`struct ip_set_req_get_set` in `linux/netfilter/ipset/ip_set.h`).
+pub fn name_of(number: u16) -> Option<String> {
+    const SO_IP_SET: i32 = 83;
+    const GET_BY_NUMBER: u32 = 7;
+    const NAME_AT: usize = 8;
+    const SIZE: usize = NAME_AT + 32;
+    let mut request = [0; SIZE];
+    let (head, name) = request.split_at_mut(NAME_AT);
+    head.copy_from_slice(&[GET_BY_NUMBER.to_ne_bytes(), u32::from(PROTOCOL_VERSION).to_ne_bytes()].concat());
+    name.get_mut(..2)?.copy_from_slice(&number.to_ne_bytes());
+    let socket = socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).ok()?;
+    ffi::getsockopt(socket.as_fd(), libc::SOL_IP, SO_IP_SET, &mut request).ok()?;
+    let name = request.get(NAME_AT..)?.split(|byte| *byte == 0).next()?;
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+/// Takes the number of the set out of the data of a rule's match, where it stands first (`struct xt_set_info`), and
+/// returns what to compare instead.
+pub fn name_set(data: &mut [u8], sets: SetNames<'_>) -> String {
+    let Some(number) = data.first_chunk_mut() else { return String::new() };
+    let set = u16::from_ne_bytes(std::mem::take(number));
+    sets(set).unwrap_or_else(|| format!("set {set}"))
 }
 
 /// Decodes the answer to a listing.

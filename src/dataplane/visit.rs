@@ -1,15 +1,17 @@
-//! One visit to a pod's namespace: look, write what differs, look again. Everything here runs on a thread inside.
+//! One visit to a namespace: look, write what differs, look again. Everything here runs on a thread inside.
 
 use super::detect::Firewall;
-use super::look::{Kernel, Look};
-use super::nft;
+use super::look::{Kernel, Look, Scope};
 use super::xtables::Variant;
+use super::{effect, nft};
 use crate::error::{Context, Error, Kind, Result};
-use crate::rules::diff::{Expected, removal};
-use crate::rules::inpod::{OWNED, routing};
+use crate::rules::diff::{Expected, Found, Leftovers, has_chain_of, plain_jumps};
+use crate::rules::program::{Effect, Program};
 use crate::rules::ruleset::TableName;
-use crate::sys::netlink::{self, Family, LocalRoute, MarkRule};
-use crate::sys::{exec, file};
+use crate::rules::sidecar::Traces;
+use crate::sys::exec::{self, Join};
+use crate::sys::file;
+use crate::sys::netlink::Family;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -56,38 +58,10 @@ pub struct Survey {
     pub had_ours: bool,
     restores: Vec<Restore>,
     wake: Vec<(Family, TableName)>,
-    rules: Vec<MarkRule>,
-    routes: Vec<LocalRoute>,
+    add: Vec<Effect>,
+    remove: Vec<Effect>,
     /// Rules of ours where they should not be; taken out last.
-    leftovers: Vec<Restore>,
-}
-
-impl Survey {
-    /// Asks for the routes and rule-marks too.
-    pub fn ask_routing(&mut self, wanted: &Wanted<'_>) -> Result<()> {
-        for &family in wanted.keys() {
-            let (rule, route) = routing(family);
-            if !netlink::has_rule(rule)? {
-                self.differences.push(format!("{}: the rule for marked packets is missing", family_name(family)));
-                self.rules.push(rule);
-            }
-            if !netlink::has_route(route)? {
-                let name = family_name(family);
-                self.differences.push(format!("{name}: the local route for marked packets is missing"));
-                self.routes.push(route);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes all routes and rule-marks without asking: what is there already does no harm, and this is quicker.
-    pub fn assume_no_routing(&mut self, wanted: &Wanted<'_>) {
-        for &family in wanted.keys() {
-            let (rule, route) = routing(family);
-            self.rules.push(rule);
-            self.routes.push(route);
-        }
-    }
+    elsewhere: Vec<Restore>,
 }
 
 /// A visit. Made inside.
@@ -97,61 +71,132 @@ pub struct Visit<'a> {
     pub firewall: &'a Firewall,
     /// What can be looked at.
     pub kernel: Kernel,
+    /// What is put there, or taken out.
+    pub program: &'a Program,
+    /// How much is looked at.
+    pub scope: Scope,
+    /// What becomes of rules of ours that are not wanted.
+    pub leftovers: Leftovers,
     /// Path of the namespace's lock files.
     pub lock: PathBuf,
+    /// The user namespace to which the network namespace belongs, if that is not ours.
+    pub join: Option<Join>,
 }
 
 impl Visit<'_> {
     /// Compares the tables with what they should be.
     pub fn survey(&self, wanted: &Wanted<'_>) -> Result<Survey> {
-        let look = self.kernel.look()?;
+        let look = self.kernel.look(self.scope)?;
+        let owned = self.program.purpose.owned();
         let mut survey = Survey::default();
+        let memory = self.learn(&look, wanted)?;
         for (&family, expected) in wanted {
             let name = family_name(family);
             for variant in [Variant::Nft, Variant::Legacy] {
                 let view = look.view(variant, family);
-                let ours = removal(OWNED, view);
-                survey.had_ours |= !ours.is_empty();
+                let found = memory.found(owned, &look, variant, family);
+                let had_ours = !found.is_empty() || has_chain_of(owned, view);
+                survey.had_ours |= had_ours;
                 if variant == self.firewall.chosen {
-                    let plan = expected.plan(OWNED, view);
+                    let plan = expected.plan(owned, &found, view, self.leftovers);
                     survey.differences.extend(plan.differences.iter().map(|what| format!("{name}: {what}")));
                     survey.restores.extend(restore(variant, family, plan.restore));
                     survey.wake.extend(plan.wake.into_iter().map(|table| (family, table)));
-                } else if !ours.is_empty() {
-                    survey.differences.push(format!("{name}: there are rules of ours in the {variant} tables too"));
-                    survey.leftovers.extend(restore(variant, family, ours.restore));
+                } else if had_ours && self.leftovers == Leftovers::Remove {
+                    let plan = Expected::nothing(family).plan(owned, &found, view, Leftovers::Remove);
+                    // What others still refer to may be all that is left.
+                    if !plan.is_empty() {
+                        survey.differences.push(format!("{name}: there are rules of ours in the {variant} tables too"));
+                        survey.elsewhere.extend(restore(variant, family, plan.restore));
+                    }
                 }
             }
         }
         Ok(survey)
     }
 
+    /// Asks for what is needed outside the tables too.
+    pub fn ask_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey) -> Result<()> {
+        let here = |effect: &&Effect| wanted.contains_key(&effect.family());
+        for effect in self.program.wanted.iter().filter(here) {
+            if !effect::is_there(effect)? {
+                let family = family_name(effect.family());
+                survey.differences.push(format!("{family}: {} is missing", effect::name(effect)));
+                survey.add.push(*effect);
+            }
+        }
+        let unwanted = self.program.unwanted.iter().filter(|_| self.leftovers == Leftovers::Remove);
+        for effect in unwanted.filter(here) {
+            if effect::is_there(effect)? {
+                let family = family_name(effect.family());
+                survey.differences.push(format!("{family}: {} is not wanted", effect::name(effect)));
+                survey.remove.push(*effect);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings all of it about without asking: what is so already does no harm, and this is quicker.
+    pub fn assume_no_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey) {
+        let here = |effect: &&Effect| wanted.contains_key(&effect.family());
+        survey.add.extend(self.program.wanted.iter().filter(here));
+        if self.leftovers == Leftovers::Remove {
+            survey.remove.extend(self.program.unwanted.iter().filter(here));
+        }
+    }
+
     /// Writes what differs.
     pub fn write(&self, survey: Survey) -> Result<()> {
-        let Survey { restores, wake, rules, routes, leftovers, .. } = survey;
+        let Survey { restores, wake, add, remove, elsewhere, .. } = survey;
         // The programs take a while to start.
-        let (failures, routed) = self.run_while(restores, || route(&rules, &routes));
-        all_well(failures.into_iter().chain(routed.err()).collect())?;
+        let (failures, added) = self.run_while(restores, || add.iter().try_for_each(effect::add));
+        all_well(failures.into_iter().chain(added.err()).collect())?;
         for (family, table) in wake {
             nft::wake(family, table.as_str())?;
         }
-        all_well(self.run(leftovers)).context("take out the rules of the other variant")
+        let mut failures = self.run(elsewhere);
+        failures.extend(remove.iter().filter_map(|effect| effect::remove(effect).err()));
+        all_well(failures).context("take out what is not wanted any more")
     }
 
-    /// Takes everything of ours out, goes on past failures.
+    /// Takes everything of ours out, goes on past failures. The program is an emptied one.
     pub fn remove(&self) -> Result<()> {
-        let look = self.kernel.look()?;
-        let mut families = vec![Family::V4];
-        if Ipv6::here()? != Ipv6::Absent {
-            families.push(Family::V6);
+        let nothing: BTreeMap<Family, Expected> =
+            self.program.rules.iter().map(|set| (set.family, Expected::nothing(set.family))).collect();
+        let mut wanted: Wanted<'_> = nothing.iter().map(|(family, expected)| (*family, expected)).collect();
+        if Ipv6::here()? == Ipv6::Absent {
+            wanted.remove(&Family::V6);
         }
-        let mut failures = self.run(everything_of_ours(&look, &families));
-        for family in families {
-            let (rule, route) = routing(family);
-            failures.extend(netlink::remove_rule(rule).context("remove the rule for marked packets").err());
-            failures.extend(netlink::remove_route(route).context("remove the local route for marked packets").err());
-        }
+        let mut survey = self.survey(&wanted)?;
+        self.assume_no_effects(&wanted, &mut survey);
+        let mut failures = self.run(survey.restores);
+        failures.extend(self.run(survey.elsewhere));
+        failures.extend(survey.remove.iter().filter_map(|effect| effect::remove(effect).err()));
         all_well(failures)
+    }
+
+    /// Asks iptables itself about built-in chains that hold more than is wanted, where something of ours is there: only
+    /// then may a rule with conditions be ours.
+    fn learn(&self, look: &Look, wanted: &Wanted<'_>) -> Result<Memory> {
+        let mut memory = Memory::default();
+        if !self.program.purpose.has_conditional_hooks() {
+            return Ok(memory);
+        }
+        let owned = self.program.purpose.owned();
+        for (&family, expected) in wanted {
+            for variant in [Variant::Nft, Variant::Legacy] {
+                let view = look.view(variant, family);
+                let nothing = Expected::nothing(family);
+                let expected = if variant == self.firewall.chosen { expected } else { &nothing };
+                if has_chain_of(owned, view) && expected.is_puzzled_by(&plain_jumps(owned, view), view) {
+                    let save = self.firewall.programs(variant)?.save(family)?;
+                    let said = String::from_utf8_lossy(&exec::run(&save)?.stdout).into_owned();
+                    memory.traces.learn(&said);
+                    memory.saves.insert((variant, family), said);
+                }
+            }
+        }
+        Ok(memory)
     }
 
     /// Runs the programs side by side; returns the failures.
@@ -165,7 +210,7 @@ impl Visit<'_> {
         for Restore { variant, family, input } in restores {
             let programs = self.firewall.programs(variant);
             match programs.and_then(|programs| programs.restore(family, input, &self.lock)) {
-                Ok(command) => commands.push(command),
+                Ok(command) => commands.push(exec::Command { join: self.join.clone(), ..command }),
                 Err(e) => failures.push(e),
             }
         }
@@ -175,28 +220,29 @@ impl Visit<'_> {
     }
 }
 
-fn route(rules: &[MarkRule], routes: &[LocalRoute]) -> Result<()> {
-    for rule in rules {
-        netlink::add_rule(*rule).context("add the rule for marked packets")?;
-    }
-    for route in routes {
-        netlink::replace_route(*route).map_err(|e| {
-            let down = e.errno() == Some(libc::ENETDOWN);
-            let hint = if down { " (is its lo down? the runtime brings it up)" } else { "" };
-            e.context(format_args!("add the local route for marked packets{hint}"))
-        })?;
-    }
-    Ok(())
+/// What iptables said where we had to ask.
+#[derive(Default)]
+struct Memory {
+    traces: Traces,
+    saves: BTreeMap<(Variant, Family), String>,
 }
 
-fn everything_of_ours(look: &Look, families: &[Family]) -> Vec<Restore> {
-    let mut all = Vec::new();
-    for &family in families {
-        for variant in [Variant::Nft, Variant::Legacy] {
-            all.extend(restore(variant, family, removal(OWNED, look.view(variant, family)).restore));
+impl Memory {
+    /// The rules of ours in built-in chains.
+    fn found(
+        &self,
+        owned: &[crate::rules::ruleset::Owned],
+        look: &Look,
+        variant: Variant,
+        family: Family,
+    ) -> Vec<Found> {
+        let mut found = plain_jumps(owned, look.view(variant, family));
+        if let Some(save) = self.saves.get(&(variant, family)) {
+            let more = self.traces.find(save);
+            found.extend(more.into_iter().filter(|one| !found.contains(one)).collect::<Vec<_>>());
         }
+        found
     }
-    all
 }
 
 fn restore(variant: Variant, family: Family, input: String) -> Option<Restore> {

@@ -4,6 +4,7 @@ use crate::error::{Context, Error, Result};
 use crate::invalid;
 use crate::sys::exec::{self, Command};
 use crate::sys::netlink::Family;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -108,20 +109,37 @@ impl Programs {
         }
     }
 
+    /// The command that prints what the namespace holds in which it runs.
+    pub fn save(&self, family: Family) -> Result<Command> {
+        let restore = self.path(family)?;
+        let name = restore.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix("-restore"));
+        let name = name.with_context(|| format!("{} is no restore program", restore.display()))?;
+        let program = restore.with_file_name(format!("{name}-save"));
+        Ok(Command { program, env: environment(), deadline: DEADLINE, ..Command::default() })
+    }
+
     /// The command that puts `input` into the namespace in which it runs. `lock` is the path of the namespace's lock
     /// files, one for each family: their tables have nothing in common, so neither waits for the other.
     pub fn restore(&self, family: Family, input: String, lock: &Path) -> Result<Command> {
         let mut args = vec!["--noflush".into()];
-        let mut env = vec![("PATH".into(), "/usr/sbin:/usr/bin:/sbin:/bin".into())];
+        let mut env = environment();
         // The nft variant needs no lock: the kernel takes each table's input as one transaction.
         if self.variant == Variant::Legacy {
             args.push(LOCK_WAIT.into());
-            let lock = lock.with_extension(if family == Family::V4 { "ipv4" } else { "ipv6" });
-            env.push(("XTABLES_LOCKFILE".into(), lock.into()));
+            env.push(("XTABLES_LOCKFILE".into(), lock_file(lock, family).into()));
         }
         let program = self.path(family)?.to_owned();
         Ok(Command { program, args, env, stdin: input.into_bytes(), deadline: DEADLINE, ..Command::default() })
     }
+}
+
+/// The lock file of a family, given the path of a namespace's lock files.
+pub fn lock_file(lock: &Path, family: Family) -> PathBuf {
+    lock.with_extension(if family == Family::V4 { "ipv4" } else { "ipv6" })
+}
+
+fn environment() -> Vec<(OsString, OsString)> {
+    vec![("PATH".into(), "/usr/sbin:/usr/bin:/sbin:/bin".into())]
 }
 
 fn find(name: &str, dir: Option<&Path>) -> Result<PathBuf> {

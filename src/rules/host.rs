@@ -1,6 +1,7 @@
 //! The rule of the host's network namespace: the kubelet's probes of enrolled pods leave with one well-known source
 //! address, by which the pods' own rules let them pass.
 
+use super::program::{Program, Purpose};
 use super::ruleset::{
     BuiltIn, Chain, Hook, Owned, Place, Protocol, Rule, RuleSet, Table, TableName, Target, Test, protocol,
 };
@@ -11,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const POSTRT: &str = "ISTIO_POSTRT";
 
 /// Everything that may be in the host's packet filter because of us.
-pub const OWNED: &[Owned] = &[Owned { table: TableName::Nat, from: BuiltIn::Postrouting, chain: POSTRT }];
+pub const OWNED: &[Owned] = &[Owned { table: TableName::Nat, from: Some(BuiltIn::Postrouting), chain: POSTRT }];
 
 /// What the host's rules depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,17 @@ pub fn probe_set(family: Family) -> &'static str {
     match family {
         Family::V4 => "istio-inpod-probes-v4",
         Family::V6 => "istio-inpod-probes-v6",
+    }
+}
+
+/// The whole: in IPv4, and in IPv6 where that is on. With IPv6 off nothing of it is touched.
+pub fn program(settings: &Settings, ipv6: bool) -> Program {
+    let families = if ipv6 { &[Family::V4, Family::V6][..] } else { &[Family::V4] };
+    Program {
+        purpose: Purpose::Host,
+        rules: families.iter().map(|family| rules(settings, *family)).collect(),
+        wanted: vec![],
+        unwanted: vec![],
     }
 }
 

@@ -5,6 +5,7 @@
 //! (15008) is ztunnel's own. Connections that ztunnel opened to the application carry the client's source address, so
 //! their answers are led back to it: [`TPROXY_MARK`] on the connection, restored to its packets, routed to `lo`.
 
+use super::program::{Effect, Program, Purpose};
 use super::ruleset::{
     BuiltIn, Chain, Hook, Mark, Owned, Protocol, Rule, RuleSet, Table, TableName, Target, connmark, destination,
     from_port, header, in_interface, mark, out_interface, protocol, source, to_port,
@@ -55,13 +56,37 @@ const OUTPUT: &str = "ISTIO_OUTPUT";
 
 /// Everything that may be in a pod's packet filter because of us, whatever its settings.
 pub const OWNED: &[Owned] = &[
-    Owned { table: TableName::Mangle, from: BuiltIn::Prerouting, chain: PRERT },
-    Owned { table: TableName::Mangle, from: BuiltIn::Output, chain: OUTPUT },
-    Owned { table: TableName::Nat, from: BuiltIn::Prerouting, chain: PRERT },
-    Owned { table: TableName::Nat, from: BuiltIn::Output, chain: OUTPUT },
-    Owned { table: TableName::Raw, from: BuiltIn::Prerouting, chain: PRERT },
-    Owned { table: TableName::Raw, from: BuiltIn::Output, chain: OUTPUT },
+    Owned { table: TableName::Mangle, from: Some(BuiltIn::Prerouting), chain: PRERT },
+    Owned { table: TableName::Mangle, from: Some(BuiltIn::Output), chain: OUTPUT },
+    Owned { table: TableName::Nat, from: Some(BuiltIn::Prerouting), chain: PRERT },
+    Owned { table: TableName::Nat, from: Some(BuiltIn::Output), chain: OUTPUT },
+    Owned { table: TableName::Raw, from: Some(BuiltIn::Prerouting), chain: PRERT },
+    Owned { table: TableName::Raw, from: Some(BuiltIn::Output), chain: OUTPUT },
 ];
+
+/// The whole: in IPv4, and in IPv6 where that is on. With IPv6 off nothing of it is touched.
+impl From<&Settings> for Program {
+    fn from(settings: &Settings) -> Self {
+        let families = if settings.ipv6 { &[Family::V4, Family::V6][..] } else { &[Family::V4] };
+        Program {
+            purpose: Purpose::Ambient,
+            rules: families.iter().map(|family| rules(settings, *family)).collect(),
+            wanted: families.iter().flat_map(|family| Effect::routing(routing(*family))).collect(),
+            unwanted: vec![],
+        }
+    }
+}
+
+/// What to apply to a pod that leaves the mesh, whatever its settings were.
+pub fn nothing() -> Program {
+    let families = [Family::V4, Family::V6];
+    Program {
+        purpose: Purpose::Ambient,
+        rules: families.map(|family| RuleSet { family, tables: vec![] }).into(),
+        wanted: vec![],
+        unwanted: families.into_iter().flat_map(|family| Effect::routing(routing(family))).collect(),
+    }
+}
 
 /// The rule set of one family.
 pub fn rules(settings: &Settings, family: Family) -> RuleSet {

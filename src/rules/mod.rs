@@ -1,11 +1,12 @@
 //! What the packet filter should say, as data. Pure.
 //!
-//! A [`ruleset::RuleSet`] is built by [`inpod`] or [`host`] from settings, turned into text by [`render`], and
-//! compared with what the kernel holds by [`diff`].
+//! A [`program::Program`] with a [`ruleset::RuleSet`] for each family is built by [`inpod`], [`sidecar`] or [`host`] from
+//! settings, turned into text by [`render`], and compared with what the kernel holds by [`diff`].
 
 pub mod diff;
 pub mod host;
 pub mod inpod;
+pub mod program;
 pub mod render;
 pub mod ruleset;
 pub mod sidecar;

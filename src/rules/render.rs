@@ -28,8 +28,8 @@ pub struct TableEdit<'a> {
     pub table: TableName,
     /// Chains that are made, or emptied and filled anew.
     pub fill: Vec<&'a Chain>,
-    /// Rules of built-in chains that are taken out, one copy each.
-    pub delete: Vec<(BuiltIn, Rule)>,
+    /// Rules of built-in chains that are taken out, the first copy of each; as written after the chain's name.
+    pub delete: Vec<(BuiltIn, String)>,
     /// Rules that are put into built-in chains, with their [`position`].
     pub add: Vec<(Option<usize>, &'a Hook)>,
     /// Chains that are emptied.
@@ -59,8 +59,8 @@ impl Display for TableEdit<'_> {
         for chain in &self.fill {
             writeln!(f, ":{} - [0:0]", chain.name)?;
         }
-        for (chain, rule) in &self.delete {
-            writeln!(f, "-D {}{rule}", chain.as_str())?;
+        for (chain, text) in &self.delete {
+            writeln!(f, "-D {}{text}", chain.as_str())?;
         }
         for (position, hook) in &self.add {
             match position {

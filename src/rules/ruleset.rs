@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::ops::Not;
 
 /// What one family's packet filter should hold of ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RuleSet {
     /// IPv4 or IPv6.
     pub family: Family,
@@ -17,8 +17,16 @@ pub struct RuleSet {
     pub tables: Vec<Table>,
 }
 
+impl RuleSet {
+    /// Whether a rule asks for an address in an ipset, without which the kernel does not take it.
+    pub fn uses_a_set(&self) -> bool {
+        let rules = self.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
+        rules.flat_map(|rule| &rule.matches).any(|one| matches!(one.test, Test::DestinationSet(_)))
+    }
+}
+
 /// Our part of one table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Table {
     /// Which table.
     pub name: TableName,
@@ -29,7 +37,7 @@ pub struct Table {
 }
 
 /// A table of the packet filter, under the name iptables gives it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TableName {
     /// Packet and connection marks.
     Mangle,
@@ -40,6 +48,9 @@ pub enum TableName {
 }
 
 impl TableName {
+    /// All of them.
+    pub const ALL: [TableName; 3] = [TableName::Mangle, TableName::Nat, TableName::Raw];
+
     /// As iptables writes it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -51,7 +62,7 @@ impl TableName {
 }
 
 /// A chain that the kernel walks by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BuiltIn {
     /// Packets as they come in, before routing.
     Prerouting,
@@ -62,6 +73,9 @@ pub enum BuiltIn {
 }
 
 impl BuiltIn {
+    /// All of them.
+    pub const ALL: [BuiltIn; 3] = [BuiltIn::Prerouting, BuiltIn::Output, BuiltIn::Postrouting];
+
     /// As iptables writes it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -73,7 +87,7 @@ impl BuiltIn {
 }
 
 /// A chain of ours with its rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
     /// Its name, part of the contract with other tools on the node.
     pub name: &'static str,
@@ -82,7 +96,7 @@ pub struct Chain {
 }
 
 /// A rule of ours in a built-in chain.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hook {
     /// The built-in chain.
     pub chain: BuiltIn,
@@ -100,7 +114,7 @@ impl Hook {
 }
 
 /// Where a rule of ours stands among the rules of others in a built-in chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// Before all others (after hooks of the same chain that are listed earlier).
     First,
@@ -108,20 +122,20 @@ pub enum Place {
     Last,
 }
 
-/// A chain of ours and the built-in chain it is called from: the unit of ownership. Whatever is not on such a list
-/// belongs to somebody else, whatever its name begins with.
+/// A chain of ours and the built-in chain that calls it without condition: the unit of ownership. Whatever is not on
+/// such a list belongs to somebody else, whatever its name begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owned {
     /// The table.
     pub table: TableName,
-    /// The built-in chain with the jump.
-    pub from: BuiltIn,
+    /// The built-in chain with the jump; `None` for a chain that is called from others of ours, or on conditions.
+    pub from: Option<BuiltIn>,
     /// The chain.
     pub chain: &'static str,
 }
 
 /// One rule: all matches hold, then the target.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Conditions, in kernel order.
     pub matches: Vec<Match>,
@@ -137,7 +151,7 @@ impl Rule {
 }
 
 /// A condition, possibly negated with `!`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Match {
     /// The condition must not hold.
     pub negated: bool,
@@ -159,7 +173,7 @@ impl From<Test> for Match {
 }
 
 /// What a packet is asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Test {
     /// Source address.
     Source(IpNet),
@@ -192,7 +206,7 @@ pub enum Test {
 }
 
 /// Transport protocols that rules tell apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// TCP.
     Tcp,
@@ -211,7 +225,7 @@ impl Protocol {
 }
 
 /// A port of the transport header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Port {
     /// Source port.
     Source(u16),
@@ -220,7 +234,7 @@ pub enum Port {
 }
 
 /// What conntrack knows of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConnState {
     /// It belongs to no connection that could be.
     Invalid,
@@ -231,7 +245,7 @@ pub enum ConnState {
 }
 
 /// Bits of a mark and which of them count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// The bits.
     pub value: u32,
@@ -240,7 +254,7 @@ pub struct Mark {
 }
 
 /// What a rule does.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// No further rule of this hook is asked.
     Accept,

@@ -5,15 +5,20 @@
 //! and routed to `lo` ([`routing`]), and Envoy's connections to the application carry the client's address, so that
 //! their answers are led back by the connection's mark.
 
+mod traces;
+
+use super::program::{Effect, Program, Purpose};
 use super::ruleset::{
-    BuiltIn, Chain, ConnState, Hook, Mark, Match, Place, Protocol, Rule, RuleSet, Table, TableName, Target, conn_state,
-    connmark, destination, from_port, group, in_interface, mark, out_interface, protocol, source, to_port, to_ports,
-    user,
+    BuiltIn, Chain, ConnState, Hook, Mark, Match, Owned, Place, Protocol, Rule, RuleSet, Table, TableName, Target,
+    conn_state, connmark, destination, from_port, group, in_interface, mark, out_interface, protocol, source, to_port,
+    to_ports, user,
 };
 use crate::sys::netlink::{Family, LocalRoute, MarkRule};
 use Protocol::{Tcp, Udp};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+pub use traces::Traces;
 
 /// How inbound traffic reaches Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,11 +139,20 @@ const DIVERT: &str = "ISTIO_DIVERT";
 const TPROXY: &str = "ISTIO_TPROXY";
 const DROP: &str = "ISTIO_DROP";
 
-/// The chains that may be in a pod's packet filter because of its sidecar, whatever the settings.
-pub const CHAINS: &[(TableName, &[&str])] = &[
-    (TableName::Mangle, &[DROP, DIVERT, TPROXY, INBOUND]),
-    (TableName::Nat, &[INBOUND, REDIRECT, IN_REDIRECT, OUTPUT, OUTPUT_DNS]),
-    (TableName::Raw, &[OUTPUT_DNS, INBOUND]),
+/// The chains that may be in a pod's packet filter because of its sidecar, whatever the settings. The rules that lead
+/// to most of them carry conditions: see [`traces`].
+pub const OWNED: &[Owned] = &[
+    Owned { table: TableName::Mangle, from: None, chain: DROP },
+    Owned { table: TableName::Mangle, from: None, chain: DIVERT },
+    Owned { table: TableName::Mangle, from: None, chain: TPROXY },
+    Owned { table: TableName::Mangle, from: None, chain: INBOUND },
+    Owned { table: TableName::Nat, from: None, chain: INBOUND },
+    Owned { table: TableName::Nat, from: None, chain: REDIRECT },
+    Owned { table: TableName::Nat, from: None, chain: IN_REDIRECT },
+    Owned { table: TableName::Nat, from: Some(BuiltIn::Output), chain: OUTPUT },
+    Owned { table: TableName::Nat, from: None, chain: OUTPUT_DNS },
+    Owned { table: TableName::Raw, from: Some(BuiltIn::Output), chain: OUTPUT_DNS },
+    Owned { table: TableName::Raw, from: Some(BuiltIn::Prerouting), chain: INBOUND },
 ];
 
 /// Mark of packets that Envoy sends to its own pod by the pod's address.
@@ -156,21 +170,56 @@ const UPSTREAM_ZONE: u16 = 1;
 /// Conntrack zone of queries from the application to the sidecar.
 const CLIENT_ZONE: u16 = 2;
 
+/// The whole. In a family that is not wanted nothing of ours should be: other settings may have put it there.
+pub fn program(settings: &Settings, ipv6: bool) -> Program {
+    let mut wanted: Vec<Effect> = routing(settings, Family::V4).map_or(vec![], |both| Effect::routing(both).into());
+    let v6 = if ipv6 {
+        wanted.extend(routing(settings, Family::V6).into_iter().flat_map(Effect::routing));
+        wanted.push(Effect::Loopback(PASSTHROUGH_V6));
+        rules(settings, Family::V6)
+    } else {
+        RuleSet { family: Family::V6, tables: vec![] }
+    };
+    let usual = Settings::default();
+    let marks = [(settings.tproxy_mark, settings.tproxy_table), (usual.tproxy_mark, usual.tproxy_table)];
+    let possible = [Family::V4, Family::V6].into_iter().flat_map(|family| {
+        marks.into_iter().flat_map(move |(mark, table)| Effect::routing(marked(mark, table, family)))
+    });
+    let mut unwanted: Vec<Effect> = Vec::new();
+    for effect in possible.chain([Effect::Loopback(PASSTHROUGH_V6)]) {
+        if !wanted.contains(&effect) && !unwanted.contains(&effect) {
+            unwanted.push(effect);
+        }
+    }
+    Program { purpose: Purpose::Sidecar, rules: vec![rules(settings, Family::V4), v6], wanted, unwanted }
+}
+
 /// The rule set of one family.
 pub fn rules(settings: &Settings, family: Family) -> RuleSet {
     let pod = Pod { settings, family, dns: Resolvers::of(&settings.dns, family) };
-    let tables = [pod.mangle(), pod.nat(), pod.raw()];
-    RuleSet { family, tables: tables.into_iter().flatten().collect() }
+    let mut tables: Vec<Table> = [pod.mangle(), pod.nat(), pod.raw()].into_iter().flatten().collect();
+    for table in &mut tables {
+        // An interface or a user may have been named twice.
+        let mut seen = Vec::new();
+        table.hooks.retain(|hook| {
+            let new = !seen.contains(&(hook.chain, hook.rule.clone()));
+            seen.push((hook.chain, hook.rule.clone()));
+            new
+        });
+    }
+    RuleSet { family, tables }
 }
 
 /// Routes packets marked for Envoy to the local host; nothing to route unless transparent inbound capture is on.
 pub fn routing(settings: &Settings, family: Family) -> Option<(MarkRule, LocalRoute)> {
     let captures = !matches!(&settings.inbound_ports, Only::These(ports) if ports.is_empty());
-    (settings.interception == Interception::Tproxy && captures).then(|| {
-        let Mark { value, mask } = whole(settings.tproxy_mark);
-        let table = settings.tproxy_table;
-        (MarkRule { family, mark: value, mask, priority: None, table }, LocalRoute { family, table })
-    })
+    let transparent = settings.interception == Interception::Tproxy && captures;
+    transparent.then(|| marked(settings.tproxy_mark, settings.tproxy_table, family))
+}
+
+fn marked(mark: u32, table: u32, family: Family) -> (MarkRule, LocalRoute) {
+    let Mark { value, mask } = whole(mark);
+    (MarkRule { family, mark: value, mask, priority: None, table }, LocalRoute { family, table })
 }
 
 /// Which resolvers of a family are redirected.
@@ -539,8 +588,8 @@ mod tests {
         for interception in [Interception::Redirect, Interception::Tproxy] {
             let settings = Settings { interception, dns: Dns::All, drop_invalid: true, ..all() };
             for table in rules(&settings, Family::V4).tables {
-                let (_, ours) = CHAINS.iter().find(|(name, _)| *name == table.name).unwrap();
-                assert!(table.chains.iter().all(|chain| ours.contains(&chain.name)), "{:?}", table.name);
+                let is_ours = |chain: &Chain| OWNED.iter().any(|o| (o.table, o.chain) == (table.name, chain.name));
+                assert!(table.chains.iter().all(is_ours), "{:?}", table.name);
             }
         }
     }

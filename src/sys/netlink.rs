@@ -44,7 +44,7 @@ impl From<Family> for AddressFamily {
 }
 
 /// A policy rule: packets with this mark use this table (`ip rule add fwmark MARK/MASK pref PREF lookup TABLE`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkRule {
     /// Family.
     pub family: Family,
@@ -106,7 +106,7 @@ impl MarkRule {
 }
 
 /// `ip route … local 0.0.0.0/0 dev lo table TABLE` (or `::/0`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LocalRoute {
     /// Family.
     pub family: Family,
@@ -208,13 +208,25 @@ pub fn addresses() -> Result<Vec<IpAddr>> {
 /// Adds an address to an interface; one that is there is fine.
 pub fn add_address(interface: &str, address: IpAddr, prefix: u8) -> Result<()> {
     let what = || format!("add address {address}/{prefix} to {interface}");
+    let message = address_message(interface, address, prefix).with_context(what)?;
+    let added = change(RouteNetlinkMessage::NewAddress(message), libc::NLM_F_CREATE | libc::NLM_F_EXCL);
+    unless(added, libc::EEXIST).map(drop).with_context(what)
+}
+
+/// Removes an address from an interface; returns whether it was there.
+pub fn remove_address(interface: &str, address: IpAddr, prefix: u8) -> Result<bool> {
+    let what = || format!("remove address {address}/{prefix} from {interface}");
+    let message = address_message(interface, address, prefix).with_context(what)?;
+    unless(change(RouteNetlinkMessage::DelAddress(message), 0), libc::EADDRNOTAVAIL).with_context(what)
+}
+
+fn address_message(interface: &str, address: IpAddr, prefix: u8) -> Result<AddressMessage> {
     let mut message = AddressMessage::default();
     message.header.family = Family::of(address).into();
     message.header.prefix_len = prefix;
-    message.header.index = index(interface).with_context(what)?;
+    message.header.index = index(interface)?;
     message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
-    let added = change(RouteNetlinkMessage::NewAddress(message), libc::NLM_F_CREATE | libc::NLM_F_EXCL);
-    unless(added, libc::EEXIST).map(drop).with_context(what)
+    Ok(message)
 }
 
 /// Brings an interface up.

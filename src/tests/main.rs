@@ -7,6 +7,7 @@ mod bench;
 mod corpus;
 mod floor;
 mod front;
+mod host;
 mod install;
 mod kube;
 mod measurements;

@@ -4,7 +4,7 @@ use super::{assert_restore, text};
 use ferrule::dataplane::procfs::cgroup::{PodUid, pod_of};
 use ferrule::dataplane::procfs::start_time;
 use ferrule::dataplane::{legacy, nft, probe_set};
-use ferrule::rules::diff::{Expected, removal};
+use ferrule::rules::diff::{Expected, Leftovers, plain_jumps};
 use ferrule::rules::inpod::{OWNED, Settings, rules};
 use ferrule::rules::view::View;
 use ferrule::sys::netlink::socket::Answers;
@@ -33,12 +33,12 @@ pub fn nft_dump(input: &[u8]) {
             _ => dump.rules.push(message),
         }
     }
-    let Ok(views) = nft::decode(&dump) else { return };
+    let Ok(views) = nft::decode(&dump, &|_| None) else { return };
     let rules = |view: &View| -> usize {
         view.tables.values().flat_map(|table| table.chains.values()).map(|chain| chain.rules.len()).sum()
     };
     assert!(views.values().map(rules).sum::<usize>() <= count);
-    assert_eq!(nft::decode(&dump).unwrap(), views);
+    assert_eq!(nft::decode(&dump, &|_| None).unwrap(), views);
     for (family, view) in views {
         compared(family, view);
     }
@@ -54,7 +54,7 @@ pub fn legacy_table(input: &[u8]) {
     let mut info = info.to_vec();
     // Mostly wrong otherwise, and then nothing else is seen.
     info[legacy::INFO_SIZE - 4..].copy_from_slice(&(entries.len() as u32).to_ne_bytes());
-    let Ok(table) = legacy::decode(family, &info, entries) else { return };
+    let Ok(table) = legacy::decode(family, &info, entries, &|_| None) else { return };
     let count: usize = table.chains.values().map(|chain| chain.rules.len()).sum();
     assert!(count * SMALLEST <= entries.len(), "{count} rules in {} bytes", entries.len());
     for name in ["mangle", "nat"] {
@@ -64,7 +64,9 @@ pub fn legacy_table(input: &[u8]) {
 
 /// What is done about a view.
 fn compared(family: Family, view: View) {
-    let gone = removal(OWNED, &view);
+    let plan =
+        |expected: &Expected, view: &View| expected.plan(OWNED, &plain_jumps(OWNED, view), view, Leftovers::Remove);
+    let gone = plan(&Expected::nothing(family), &view);
     assert_restore(&gone.restore);
     assert_eq!(gone.is_empty(), gone.restore.is_empty());
     for dns_capture in [false, true] {
@@ -78,10 +80,10 @@ fn compared(family: Family, view: View) {
         };
         let rules = rules(&settings, family);
         if let Ok(expected) = Expected::new(rules, view.clone()) {
-            let plan = expected.plan(OWNED, &View::default());
-            assert!(!plan.is_empty());
-            assert_restore(&plan.restore);
-            let own = expected.plan(OWNED, &view);
+            let whole = plan(&expected, &View::default());
+            assert!(!whole.is_empty());
+            assert_restore(&whole.restore);
+            let own = plan(&expected, &view);
             assert_restore(&own.restore);
         }
     }

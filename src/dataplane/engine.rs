@@ -1,0 +1,232 @@
+//! The one mechanism by which every [`Program`] is applied, checked and removed: look at what the kernel holds, write
+//! only what differs, look again.
+
+use super::detect::{Firewall, detect};
+use super::look::{Kernel, Scope};
+use super::probe_set;
+use super::visit::{Ipv6, Visit, Wanted};
+use super::xtables::{Variant, lock_file};
+use crate::error::{Context, Error, Result};
+use crate::rules::diff::{Expected, Leftovers};
+use crate::rules::program::{Program, Purpose};
+use crate::rules::render::restore;
+use crate::rules::ruleset::RuleSet;
+use crate::sys::exec::{self, Join};
+use crate::sys::file;
+use crate::sys::netlink::Family;
+use crate::sys::netns::Netns;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What this module is told once.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// `FORCE_IPTABLES_BINARY`.
+    pub force_variant: Option<Variant>,
+    /// Directory for the xtables lock files of each namespace (below the run dir); made when it is not there.
+    pub lock_dir: PathBuf,
+    /// Where the iptables programs are looked for; `None`: in the system's own directories.
+    pub program_dir: Option<PathBuf>,
+}
+
+/// What [`Engine::apply`] found and did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// Everything was right; nothing was written.
+    AlreadyRight,
+    /// Rules were written and verified.
+    Written,
+}
+
+/// What a kernel that holds a program looks like, by family; IPv6 only where it works.
+type Reference = Arc<BTreeMap<Family, Expected>>;
+
+/// Detection is done once, references are cached per program.
+#[derive(Debug)]
+pub struct Engine {
+    kernel: Kernel,
+    firewall: Firewall,
+    lock_dir: PathBuf,
+    references: Mutex<HashMap<Program, Reference>>,
+}
+
+impl Engine {
+    /// Finds the iptables that works here (tested in a throwaway namespace, not guessed). `host` is the host's
+    /// namespace, which is only read.
+    pub fn detect(options: Options, host: &Netns) -> Result<Self> {
+        let Options { force_variant, lock_dir, program_dir } = options;
+        // Programs that run as another user pass through it.
+        file::create_dir_all(&lock_dir, file::Mode(0o711))?;
+        let kernel = Kernel::probe()?;
+        let firewall = detect(kernel, host, force_variant, program_dir.as_deref(), &lock_dir.join("detect"))?;
+        Ok(Engine { kernel, firewall, lock_dir, references: Mutex::default() })
+    }
+
+    /// The iptables variant that was chosen.
+    pub fn variant(&self) -> Variant {
+        self.firewall.chosen
+    }
+
+    /// Whether IPv6 can be programmed; the error says why not.
+    pub fn ipv6(&self) -> Result<()> {
+        self.firewall.programs(self.firewall.chosen)?.ipv6()
+    }
+
+    /// Whether this kernel takes the program: tried in a namespace that is thrown away.
+    pub fn supports(&self, program: &Program) -> Result<()> {
+        self.reference(program).map(drop)
+    }
+
+    /// Brings the namespace to the program: looks, writes only what differs, verifies. On failure what was put in is
+    /// taken out again unless there were rules of ours before.
+    pub fn apply(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<Applied> {
+        self.visit(netns, program, leftovers, |visit, wanted| {
+            let mut survey = visit.survey(wanted)?;
+            if survey.differences.is_empty() {
+                visit.ask_effects(wanted, &mut survey)?;
+            } else {
+                visit.assume_no_effects(wanted, &mut survey);
+            }
+            if survey.differences.is_empty() {
+                return Ok(Applied::AlreadyRight);
+            }
+            let had_ours = survey.had_ours;
+            // What is outside the tables needs no second look: the kernel has acknowledged each.
+            let written = visit.write(survey).and_then(|()| match visit.survey(wanted)?.differences.as_slice() {
+                [] => Ok(Applied::Written),
+                wrong => Err(Error::new(format_args!("after writing, {}", wrong.join("; ")))),
+            });
+            written.map_err(|e| if had_ours { e } else { undo(visit, e) })
+        })
+    }
+
+    /// What differs from the program, one clause each; empty when all is right. Starts no process inside, unless
+    /// something of ours is not as it should be.
+    pub fn check(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<Vec<String>> {
+        self.visit(netns, program, leftovers, |visit, wanted| {
+            let mut survey = visit.survey(wanted)?;
+            visit.ask_effects(wanted, &mut survey)?;
+            Ok(survey.differences)
+        })
+    }
+
+    /// Takes everything of ours out that a program of this purpose may have put there, in both variants and families;
+    /// goes on past failures and returns them joined. What is not there is no failure.
+    pub fn remove(&self, netns: &Netns, program: &Program) -> Result<()> {
+        let program = program.clone().emptied();
+        let visit = self.visitor(netns, &program, Scope::Everything, Leftovers::Remove)?;
+        netns.enter(|| visit.remove())?
+    }
+
+    fn visit<T: Send>(
+        &self,
+        netns: &Netns,
+        program: &Program,
+        leftovers: Leftovers,
+        work: impl FnOnce(&Visit<'_>, &Wanted<'_>) -> Result<T> + Send,
+    ) -> Result<T> {
+        let reference = self.reference(program)?;
+        let visit = self.visitor(netns, program, Scope::of(program.purpose), leftovers)?;
+        netns.enter(|| {
+            let mut wanted: Wanted<'_> = reference.iter().map(|(family, expected)| (*family, expected)).collect();
+            if Ipv6::here()? != Ipv6::On {
+                wanted.remove(&Family::V6);
+            } else if program.programs(Family::V6) {
+                // Nothing must be half protected.
+                let remedy = match program.purpose {
+                    Purpose::Ambient => ", or set --ambient-ipv6=false",
+                    Purpose::Sidecar | Purpose::Host => "",
+                };
+                self.ipv6().with_context(|| {
+                    format!("there is IPv6: give this node ip6tables with the kernel modules it needs{remedy}")
+                })?;
+            }
+            work(&visit, &wanted)
+        })?
+    }
+
+    fn visitor<'a>(
+        &'a self,
+        netns: &Netns,
+        program: &'a Program,
+        scope: Scope,
+        leftovers: Leftovers,
+    ) -> Result<Visit<'a>> {
+        // Named by the inode: these are reused, so the files do not pile up.
+        let lock = self.lock_dir.join(netns.id().ino.to_string());
+        let join = match netns.foreign_user_ns()? {
+            None => None,
+            Some(user_ns) => {
+                // Another user's process takes the lock, and cannot make the file.
+                for family in [Family::V4, Family::V6] {
+                    file::replace_volatile(&lock_file(&lock, family), b"", file::Mode(0o644))?;
+                }
+                Some(Join { user_ns: Arc::new(user_ns), netns: Arc::new(netns.try_clone()?) })
+            }
+        };
+        Ok(Visit { firewall: &self.firewall, kernel: self.kernel, program, scope, leftovers, lock, join })
+    }
+
+    /// What the kernel should show: loaded once into a namespace that is thrown away.
+    fn reference(&self, program: &Program) -> Result<Reference> {
+        /// Settings differ by few switches, but interface names and ranges come from pods.
+        const MOST: usize = 64;
+        if let Some(known) = self.references().get(program) {
+            return Ok(known.clone());
+        }
+        let made = Arc::new(self.make_reference(program).context("load the rules into an empty network namespace")?);
+        let mut references = self.references();
+        if references.len() >= MOST {
+            references.clear();
+        }
+        references.insert(program.clone(), made.clone());
+        Ok(made)
+    }
+
+    fn references(&self) -> MutexGuard<'_, HashMap<Program, Reference>> {
+        self.references.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make_reference(&self, program: &Program) -> Result<BTreeMap<Family, Expected>> {
+        let programs = self.firewall.programs(self.firewall.chosen)?;
+        let scratch = Netns::scratch()?;
+        let lock = self.lock_dir.join(scratch.id().ino.to_string());
+        let usable = |set: &&RuleSet| set.family == Family::V4 || programs.ipv6().is_ok();
+        let sets: Vec<&RuleSet> = program.rules.iter().filter(|set| !set.tables.is_empty()).filter(usable).collect();
+        let commands = sets.iter().map(|set| programs.restore(set.family, restore(set), &lock));
+        let commands = commands.collect::<Result<Vec<_>>>()?;
+        let look = scratch.enter(|| {
+            for set in sets.iter().filter(|set| set.uses_a_set()) {
+                probe_set::create(set.family)?;
+            }
+            for result in exec::run_all(&commands) {
+                result?;
+            }
+            self.kernel.look(Scope::Everything)
+        })??;
+        let mut reference = BTreeMap::new();
+        for set in &program.rules {
+            if set.tables.is_empty() {
+                reference.insert(set.family, Expected::nothing(set.family));
+            } else if sets.contains(&set) {
+                let view = look.view(self.firewall.chosen, set.family).clone();
+                reference.insert(set.family, Expected::new(set.clone(), view)?);
+            }
+        }
+        Ok(reference)
+    }
+}
+
+/// Takes out what a failed attempt left, and keeps its error.
+fn undo(visit: &Visit<'_>, error: Error) -> Error {
+    let program = visit.program.clone().emptied();
+    let visit = Visit { program: &program, lock: visit.lock.clone(), join: visit.join.clone(), ..*visit };
+    match visit.remove() {
+        Ok(()) => error,
+        Err(left) => {
+            let kind = error.kind();
+            Error::of(kind, format_args!("{error}; and what was put in could not be taken out: {left}"))
+        }
+    }
+}
