@@ -9,7 +9,7 @@ pub mod table;
 pub mod value;
 
 use crate::agent::{self, PodSource};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::install;
 use crate::kube;
 use crate::logging;
@@ -52,7 +52,8 @@ pub struct Config {
     kubeconfig_mode: u32,
     kube_ca_file: Option<PathBuf>,
     skip_tls_verify: bool,
-    source: PodSource,
+    pod_dir: Option<PathBuf>,
+    node: String,
     host_root: PathBuf,
     run_dir: PathBuf,
     ztunnel_socket: PathBuf,
@@ -114,7 +115,8 @@ impl Config {
             kubeconfig_mode: 0,
             kube_ca_file: None,
             skip_tls_verify: false,
-            source: PodSource::Kubernetes,
+            pod_dir: None,
+            node: String::new(),
             host_root: PathBuf::new(),
             run_dir: PathBuf::new(),
             ztunnel_socket: PathBuf::new(),
@@ -168,9 +170,13 @@ impl Config {
     }
 
     /// The agent.
-    pub fn agent(&self) -> agent::Options {
-        agent::Options {
-            source: self.source.clone(),
+    pub fn agent(&self) -> Result<agent::Options> {
+        let source = match &self.pod_dir {
+            Some(directory) => PodSource::Directory(directory.clone()),
+            None => PodSource::Kubernetes { api: self.kube()?, node: self.node_name()? },
+        };
+        Ok(agent::Options {
+            source,
             run_dir: self.run_dir.clone(),
             host_root: HostRoot::new(&self.host_root),
             ztunnel_socket: self.ztunnel_socket.clone(),
@@ -185,7 +191,17 @@ impl Config {
             reconcile_on_startup: self.reconcile_on_startup,
             disable_safe_upgrade: self.disable_safe_upgrade,
             install: self.install(),
+        })
+    }
+
+    /// This node's name: as told, else the host's.
+    fn node_name(&self) -> Result<String> {
+        if !self.node.is_empty() {
+            return Ok(self.node.clone());
         }
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+        let name = name.context("NODE_NAME is not set, and the host's name cannot be read")?;
+        Ok(name.trim().to_ascii_lowercase())
     }
 
     /// The API server's client: in a pod of the cluster, else by a kubeconfig.
@@ -210,7 +226,7 @@ impl Config {
 
     /// The installer.
     pub fn install(&self) -> install::Options {
-        let in_cluster = self.source == PodSource::Kubernetes && !self.api_host.is_empty();
+        let in_cluster = self.pod_dir.is_none() && !self.api_host.is_empty();
         install::Options {
             host_root: HostRoot::new(&self.host_root),
             net_dir: self.below_host_root(&self.net_dir),
@@ -298,8 +314,10 @@ mod tests {
     fn defaults() {
         let (config, remarks) = read(&[], &[]).unwrap();
         assert_eq!(remarks, []);
-        let agent = config.agent();
-        assert_eq!(agent.source, PodSource::Kubernetes);
+        assert_eq!(config.agent().unwrap_err().kind(), Kind::Usage, "no API server is known");
+        let (config, _) = read(&[("pod-source", "dir:/pods")], &[]).unwrap();
+        let agent = config.agent().unwrap();
+        assert_eq!(agent.source, PodSource::Directory("/pods".into()));
         assert_eq!(agent.run_dir, Path::new("/var/run/istio-cni"));
         assert_eq!(agent.host_root.path(), Path::new("/host"));
         assert_eq!(agent.ztunnel_socket, Path::new("/var/run/ztunnel/ztunnel.sock"));
@@ -357,13 +375,16 @@ mod tests {
             ("KUBERNETES_SERVICE_HOST", "10.0.0.1"),
             ("KUBERNETES_SERVICE_PORT", "443"),
             ("KUBECONFIG", "/a:/b"),
+            ("KUBERNETES_NODE_NAME", "wrong"),
+            ("NODE_NAME", "node-7"),
             ("HTTPS_PROXY", "proxy:1"),
             ("https_proxy", "proxy:2"),
             ("no_proxy", "10.0.0.0/8"),
         ];
         let (config, remarks) = read(&flags, &variables).unwrap();
         assert_eq!(remarks, []);
-        let agent = config.agent();
+        let agent = config.agent().unwrap();
+        assert!(matches!(&agent.source, PodSource::Kubernetes { node, .. } if node == "node-7"));
         assert!(agent.policy.ambient_enabled && !agent.policy.selectors.is_empty());
         assert_eq!(agent.policy.exclude_namespaces, ["kube-system", "other"]);
         assert_eq!(agent.policy.system_namespace, "control");
@@ -417,7 +438,9 @@ mod tests {
     #[test]
     fn precedence() {
         let interval = |flags: &[(&'static str, &str)], variables: &[(&str, &str)]| {
-            read(flags, variables).map(|(config, remarks)| (config.agent().verify_interval.as_secs(), remarks.len()))
+            let flags = [&[("pod-source", "dir:/pods")], flags].concat();
+            read(&flags, variables)
+                .map(|(config, remarks)| (config.agent().unwrap().verify_interval.as_secs(), remarks.len()))
         };
         let (flag, variable) = (("verify-interval", "1s"), ("VERIFY_INTERVAL", "2s"));
         assert_eq!(interval(&[flag], &[variable]).unwrap(), (1, 0));

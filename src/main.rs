@@ -57,7 +57,7 @@ fn agent(args: &[OsString]) -> Result<()> {
             for (level, text) in remarks {
                 log::log!(target: "default", level, "{text}");
             }
-            ferrule::agent::run(config.agent())
+            ferrule::agent::run(config.agent()?)
         }
     }
 }

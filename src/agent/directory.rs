@@ -81,7 +81,7 @@ fn run(path: PathBuf, asks: &Receiver<Ask>, inbox: &Sender<Event>) {
         // Other files that are always being written must not hold up an answer.
         let enough = |asked: Instant| clock::now().saturating_duration_since(asked) > 2 * YOUNG;
         for (name, _) in lookups.extract_if(.., |(_, asked)| again.is_none() || enough(*asked)) {
-            if inbox.send(Event::Source(Notice::LookedUp(name))).is_err() {
+            if inbox.send(Event::Source(Notice::LookedUp(name, None))).is_err() {
                 return;
             }
         }

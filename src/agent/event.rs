@@ -3,7 +3,7 @@
 use super::memory::Record;
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
 use crate::error::Result;
-use crate::pod::types::{Namespace, Pod, PodName};
+use crate::pod::types::{Namespace, Pod, PodName, StringMap};
 use crate::rules::inpod::Settings;
 use crate::sys::netns::{Netns, NetnsId};
 use crate::zds::server::{self as zds, ConnectionId};
@@ -64,8 +64,9 @@ pub enum Notice {
     NamespaceGone(String),
     /// Everything there was at the start has been told.
     Synced,
-    /// This pod was looked up as asked; if there is one it has been told before this.
-    LookedUp(PodName),
+    /// This pod was looked up as asked; if there is one it has been told before this. With what went wrong, if the
+    /// question could not be answered.
+    LookedUp(PodName, Option<String>),
 }
 
 /// A request on the plugin socket.
@@ -197,7 +198,10 @@ pub enum Outcome {
 /// The record as it was written; `None` when none was asked for or it could not be written.
 pub type Remembered = Option<Record>;
 
-/// Value of the annotation `ambient.istio.io/redirection`.
+/// The annotation by which pods are published.
+pub const ANNOTATION: &str = "ambient.istio.io/redirection";
+
+/// Value of [`ANNOTATION`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Redirection {
@@ -205,4 +209,20 @@ pub enum Redirection {
     Enabled,
     /// The rules are in place, ztunnel has not acknowledged yet.
     Pending,
+}
+
+impl Redirection {
+    /// As it stands in the annotation.
+    pub fn value(self) -> &'static str {
+        match self {
+            Redirection::Enabled => "enabled",
+            Redirection::Pending => "pending",
+        }
+    }
+
+    /// What the annotation of a pod says; a value that is not ours says nothing.
+    pub fn of(annotations: &StringMap) -> Option<Self> {
+        let value = annotations.get(ANNOTATION)?;
+        [Redirection::Enabled, Redirection::Pending].into_iter().find(|known| known.value() == value)
+    }
 }

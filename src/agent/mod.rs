@@ -5,6 +5,8 @@
 //! out and send what came of it back as events. So no two places decide, nothing here waits for I/O, and every
 //! behaviour can be tested as a script of events.
 
+mod annotate;
+mod cluster;
 mod directory;
 mod endpoints;
 mod event;
@@ -12,6 +14,7 @@ mod execute;
 pub mod memory;
 mod publish;
 mod run;
+mod source;
 mod state;
 
 pub use event::Redirection;
@@ -19,6 +22,7 @@ pub use run::run;
 pub use state::view;
 
 use crate::install;
+use crate::kube;
 use crate::pod::decision::Policy;
 use crate::sys::file::HostRoot;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -65,7 +69,12 @@ pub struct Options {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodSource {
     /// The API server.
-    Kubernetes,
+    Kubernetes {
+        /// How it is reached.
+        api: kube::config::Options,
+        /// Our node's name.
+        node: String,
+    },
     /// Files in a directory (`dir:PATH`).
     Directory(PathBuf),
 }

@@ -1,14 +1,13 @@
 //! Starting, running and stopping the agent.
 
-use super::directory::Directory;
 use super::event::{Action, Event, Stop};
 use super::execute::{Context as Workspace, Workers};
-use super::memory::{Memory, NodeSettings, read_published};
-use super::publish::{self, Publisher};
+use super::memory::{Memory, NodeSettings};
+use super::source::Source;
 use super::state::{Config, State};
 use super::{Options, PodSource, endpoints};
 use crate::dataplane::inpod;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Result};
 use crate::install::{self, Keeper};
 use crate::logging::Repeat;
 use crate::sys::file::{self, Lock, Mode};
@@ -32,9 +31,6 @@ const ZTUNNEL: Duration = Duration::from_secs(5);
 
 /// Runs the agent until SIGTERM or SIGINT, or until another agent takes its place.
 pub fn run(options: Options) -> Result<()> {
-    let PodSource::Directory(pods) = &options.source else {
-        return Err(Error::of(Kind::Usage, "--pod-source: only dir:PATH is there in this version"));
-    };
     file::create_dir_all(&options.run_dir, Mode(0o755))?;
     let (inbox, events) = channel();
     watch_signals(&inbox)?;
@@ -43,7 +39,7 @@ pub fn run(options: Options) -> Result<()> {
     let plugin_logs = endpoints::plugin_logs(&options.run_dir)?;
     let Some(lock) = wait_for_lock(&options.run_dir, &events)? else { return Ok(()) };
 
-    let mut agent = Agent::start(&options, pods, &inbox)?;
+    let mut agent = Agent::start(&options, &inbox)?;
     let keeper = keep_installed(&options, &inbox)?;
     log::info!(target: "cni-agent", "the agent serves {}", options.run_dir.display());
     let taken_over = agent.serve(&events);
@@ -125,8 +121,7 @@ fn remove_installed(options: &install::Options) {
 struct Agent {
     state: State,
     workers: Workers,
-    publisher: Publisher,
-    directory: Directory,
+    source: Source,
     ztunnels: Option<Server>,
     zds: zds::Options,
     ambient: bool,
@@ -137,15 +132,11 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(options: &Options, pods: &Path, inbox: &Sender<Event>) -> Result<Self> {
+    fn start(options: &Options, inbox: &Sender<Event>) -> Result<Self> {
         let host = host_netns(options)?;
         let host_id = host.id();
         let memory = Memory::new(&options.run_dir)?;
         let records = memory.recall()?;
-        let published = read_published(&options.run_dir.join(publish::FILE)).unwrap_or_else(|e| {
-            log::error!(target: "cni-agent", "what an earlier run published is not known: {e}");
-            Default::default()
-        });
         let force_variant = options.force_backend.as_deref().map(str::parse).transpose();
         let inpod = inpod::Options {
             force_variant: force_variant.context("FORCE_IPTABLES_BINARY")?,
@@ -164,15 +155,17 @@ impl Agent {
             host: host_id,
             verify_interval: options.verify_interval,
             reconcile_on_startup: options.reconcile_on_startup,
-            source: format!("the directory {}", pods.display()),
-            source_knows_uids: false,
+            source: match &options.source {
+                PodSource::Kubernetes { .. } => "the API server".to_owned(),
+                PodSource::Directory(path) => format!("the directory {}", path.display()),
+            },
+            cluster: matches!(options.source, PodSource::Kubernetes { .. }),
             ztunnel_socket: options.ztunnel_socket.display().to_string(),
         };
         let workers = Workers::start(&workspace, inbox)?;
-        let publisher = Publisher::start(&options.run_dir, published.clone())?;
+        let (source, published) = Source::start(options, inbox)?;
         let usual = config.settings.usual();
         let state = State::new(config, records, published, Box::new(jitter), clock::now());
-        let directory = Directory::start(pods, inbox.clone())?;
         thread::spawn("warm-up", move || {
             if let Err(e) = workspace.warm_up(&usual) {
                 log::warn!(target: "cni-agent", "no pod can be enrolled yet: {e}");
@@ -181,8 +174,7 @@ impl Agent {
         Ok(Agent {
             state,
             workers,
-            publisher,
-            directory,
+            source,
             ztunnels: None,
             zds: zds::Options { socket: options.ztunnel_socket.clone(), timeout: ZTUNNEL },
             ambient: options.policy.ambient_enabled,
@@ -216,8 +208,8 @@ impl Agent {
     fn perform(&mut self, action: Action) {
         match action {
             Action::Work(id, work) => self.workers.push(id, work),
-            Action::LookUp(name) => self.directory.look_up(name),
-            Action::Publish(uid, name, redirection) => self.publisher.publish((uid, name, redirection)),
+            Action::LookUp(name) => self.source.look_up(name),
+            Action::Publish(uid, name, redirection) => self.source.publish((uid, name, redirection)),
             Action::Snapshot(connection, items) => {
                 if let Some(server) = &self.ztunnels {
                     server.snapshot(connection, items);

@@ -43,8 +43,9 @@ pub struct Config {
     pub reconcile_on_startup: bool,
     /// The source, for messages: `the directory /etc/pods`.
     pub source: String,
-    /// The uids of the source are those of the runtime (an API server's); else a pod is known by its name.
-    pub source_knows_uids: bool,
+    /// The source is an API server: uids are the runtime's, every pod's namespace has an object, and what is published
+    /// stands on the pods. Else a pod is known by its name, and what is published is kept here.
+    pub cluster: bool,
     /// Where ztunnel connects, for messages.
     pub ztunnel_socket: String,
 }
@@ -174,7 +175,7 @@ impl State {
             Notice::Namespace(namespace) => self.namespace_changed(&namespace.name, Some(namespace.labels)),
             Notice::NamespaceGone(name) => self.namespace_changed(&name, None),
             Notice::Synced => self.synced(),
-            Notice::LookedUp(name) => self.looked_up(&name),
+            Notice::LookedUp(name, trouble) => self.looked_up(&name, trouble.as_deref()),
         }
     }
 

@@ -284,7 +284,7 @@ pub const TABLE: &[Row<Config>] = &[
         "kubernetes",
         Section::Environment,
         "Where pods and namespaces come from: the API server, or dir:PATH, a directory of JSON and YAML files.",
-        |c, v| put(&mut c.source, pod_source(v)),
+        |c, v| put(&mut c.pod_dir, pod_source(v)),
     ),
     flag(
         "host-root",
@@ -363,14 +363,21 @@ pub const TABLE: &[Row<Config>] = &[
     variable("NO_PROXY", "LIST", "", Section::Environment, "The same; wins.", |c, v| {
         put(&mut c.proxies.none, Ok(v.to_owned()))
     }),
-    variable("KUBERNETES_NODE_NAME", "NAME", "", Section::Environment, "Name of this node.", |_, _| Ok(())),
+    variable(
+        "KUBERNETES_NODE_NAME",
+        "NAME",
+        "",
+        Section::Environment,
+        "Name of this node; without it, the host's name.",
+        |c, v| put(&mut c.node, Ok(v.to_owned())),
+    ),
     variable(
         "NODE_NAME",
         "NAME",
         "",
         Section::Environment,
         "Name of this node; wins over the other variable.",
-        |_, _| Ok(()),
+        |c, v| put(&mut c.node, Ok(v.to_owned())),
     ),
     variable("POD_NAME", "NAME", "", Section::Environment, "Name of the agent's own pod.", |_, _| Ok(())),
     variable("POD_NAMESPACE", "NAME", "", Section::Environment, "Namespace of the agent's own pod.", |c, v| {

@@ -1,7 +1,6 @@
 //! Texts to values, in the syntaxes of options. An error says what is allowed.
 
 use super::option::Expected;
-use crate::agent::PodSource;
 use crate::logging;
 use crate::pod::overrides::parse_bool;
 use crate::pod::selector::EnablementSelectors;
@@ -109,13 +108,14 @@ pub fn log_levels(text: &str) -> Result<logging::Levels, Expected> {
 }
 
 /// Where pods come from.
-pub fn pod_source(text: &str) -> Result<PodSource, Expected> {
+/// The directory; none means the API server.
+pub fn pod_source(text: &str) -> Result<Option<PathBuf>, Expected> {
     let expected = || "kubernetes, or dir:PATH with an absolute path".to_owned();
     match text {
-        "kubernetes" => Ok(PodSource::Kubernetes),
+        "kubernetes" => Ok(None),
         _ => {
             let directory = text.strip_prefix("dir:").ok_or_else(expected)?;
-            path(directory).map(PodSource::Directory).map_err(|_| expected())
+            path(directory).map(Some).map_err(|_| expected())
         }
     }
 }
@@ -160,8 +160,8 @@ mod tests {
         assert!(list("").is_empty());
         assert_eq!(port("15014"), Ok(15014));
         assert!(port("65536").is_err() && port("-1").is_err() && port("").is_err());
-        assert_eq!(pod_source("kubernetes"), Ok(PodSource::Kubernetes));
-        assert_eq!(pod_source("dir:/pods"), Ok(PodSource::Directory("/pods".into())));
+        assert_eq!(pod_source("kubernetes"), Ok(None));
+        assert_eq!(pod_source("dir:/pods"), Ok(Some("/pods".into())));
         assert!(pod_source("dir:").is_err() && pod_source("dir:pods").is_err() && pod_source("file:/x").is_err());
         assert!(path("run").is_err() && path("").is_err() && path("/run").is_ok());
         assert!(file_name("a/b").is_err() && file_name("10-a.conflist").is_ok());

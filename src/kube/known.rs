@@ -73,6 +73,12 @@ impl Known {
     /// A watch says that the object is there in this version. Returns whether that is news.
     pub(super) fn upserted(&mut self, key: &str, version: &str) -> bool {
         self.advance(version);
+        self.introduced(key, version)
+    }
+
+    /// The object was asked for and is there in this version: that says nothing about others. Returns whether it is
+    /// news.
+    pub(super) fn introduced(&mut self, key: &str, version: &str) -> bool {
         let before = self.objects.get(key).map(|seen| &seen.version);
         let removed = self.removed.iter().rfind(|(k, _)| **k == *key).map(|(_, version)| version);
         if before.into_iter().chain(removed).any(|v| !is_newer(version, v)) {
@@ -209,6 +215,21 @@ mod tests {
         assert!(!known.deleted("never", "15"));
         assert!(!known.upserted("never", "13"));
         assert_eq!(known.after_watch(&End::Closed), watch("15"));
+    }
+
+    #[test]
+    fn what_was_asked_for_moves_no_version_and_is_watched_from_there() {
+        let mut known = listed(&[("a", "3")], "7");
+        assert!(known.introduced("b", "12"));
+        assert_eq!(known.after_watch(&End::Closed), watch("7"), "what came between is still to be told");
+        assert!(!known.upserted("b", "12"), "no news when the watch comes to it");
+        assert!(!known.introduced("b", "11"));
+        assert!(known.deleted("b", "13"));
+        assert!(!known.introduced("b", "12"), "asked before it went, told after");
+        assert!(known.introduced("c", "14"));
+        known.begin_list();
+        assert!(!known.listed("a", "3"));
+        assert_eq!(known.end_list("20".into()), ["c"], "gone while nobody watched");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::pod::object::Versioned;
 use crate::pod::types::{Namespace, Pod};
 use crate::sys::{clock, thread};
 use serde::de::DeserializeOwned;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -105,23 +106,27 @@ impl Default for Options {
 }
 
 /// A running reflector.
-#[derive(Debug)]
-pub struct Reflector {
+pub struct Reflector<T> {
     client: Client,
+    picture: Arc<Mutex<Picture<Teller<T>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Reflector {
-    /// Starts; every notice goes to `notify`, on the reflector's thread, which reads no further meanwhile.
-    pub fn start<T: Resource>(
-        client: &Client,
-        options: Options,
-        notify: impl FnMut(Notice<T>) + Send + 'static,
-    ) -> Result<Self>
-    where
-        Versioned<T>: DeserializeOwned,
-    {
+/// What is known, and who is told of news. One lock, so that news are told in the order in which they became known.
+struct Picture<A: ?Sized> {
+    known: Known,
+    audience: A,
+}
+
+impl<T: Resource> Reflector<T>
+where
+    Versioned<T>: DeserializeOwned,
+{
+    /// Starts; every notice goes to `notify`, which nobody calls twice at a time and which must not block.
+    pub fn start(client: &Client, options: Options, notify: impl FnMut(Notice<T>) + Send + 'static) -> Result<Self> {
         let client = client.sibling();
+        let audience = Teller { decoded: None, notify: Box::new(notify) };
+        let picture = Arc::new(Mutex::new(Picture { known: Known::default(), audience }));
         let run = Run {
             client: client.clone(),
             options,
@@ -131,15 +136,29 @@ impl Reflector {
                 accept_list: T::ACCEPT_LIST,
                 accept_watch: T::ACCEPT_WATCH,
             },
-            known: Known::default(),
+            picture: picture.clone(),
             listing: Trouble::of(format!("list {}", T::NAME)),
             watching: Trouble::of(format!("watch {}", T::NAME)),
-            audience: Box::new(Teller { decoded: None, notify }),
         };
         let thread = thread::spawn(&format!("kube-{}", T::NAME), move || run.run())?;
-        Ok(Reflector { client, thread: Some(thread) })
+        Ok(Reflector { client, picture, thread: Some(thread) })
     }
 
+    /// Takes an object that was asked for directly, unless a newer version of it, or its end, is known. From here on it
+    /// is one of those that are watched: its end will be told.
+    pub fn introduce(&self, item: Versioned<T>) {
+        let Picture { known, audience } = &mut *lock(&self.picture);
+        if known.introduced(item.object.key(), &item.version) {
+            (audience.notify)(Notice::Upserted(item));
+        }
+    }
+}
+
+fn lock<A: ?Sized>(picture: &Mutex<Picture<A>>) -> MutexGuard<'_, Picture<A>> {
+    picture.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> Reflector<T> {
     /// Stops at once, a blocked read included, and waits for the thread.
     pub fn stop(mut self) {
         self.client.close();
@@ -150,9 +169,15 @@ impl Reflector {
     }
 }
 
-impl Drop for Reflector {
+impl<T> Drop for Reflector<T> {
     fn drop(&mut self) {
         self.client.close();
+    }
+}
+
+impl<T> std::fmt::Debug for Reflector<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reflector").field("client", &self.client).finish_non_exhaustive()
     }
 }
 
@@ -168,12 +193,12 @@ trait Audience: Send {
     fn synced(&mut self);
 }
 
-struct Teller<T, F> {
+struct Teller<T> {
     decoded: Option<Versioned<T>>,
-    notify: F,
+    notify: Box<dyn FnMut(Notice<T>) + Send>,
 }
 
-impl<T: Resource, F: FnMut(Notice<T>) + Send> Audience for Teller<T, F>
+impl<T: Resource> Audience for Teller<T>
 where
     Versioned<T>: DeserializeOwned,
 {
@@ -209,10 +234,9 @@ struct Run {
     client: Client,
     options: Options,
     collection: Collection,
-    known: Known,
+    picture: Arc<Mutex<Picture<dyn Audience>>>,
     listing: Trouble,
     watching: Trouble,
-    audience: Box<dyn Audience>,
 }
 
 impl Run {
@@ -225,7 +249,7 @@ impl Run {
                     Ok(()) => {
                         self.listing.over();
                         if !std::mem::replace(&mut synced, true) {
-                            self.audience.synced();
+                            lock(&self.picture).audience.synced();
                         }
                     }
                     Err(failure) => {
@@ -253,21 +277,21 @@ impl Run {
                             backoff.next_delay()
                         }
                     };
-                    if self.known.after_watch(&end) == Next::List {
+                    if lock(&self.picture).known.after_watch(&end) == Next::List {
                         metrics::WATCH_RESTARTS.inc([self.collection.name]);
                     }
                     log::debug!(target: "cni-agent", end:?; "watch {} ended", self.collection.name);
                     self.client.wait(wait);
                 }
             }
-            next = self.known.after_list();
+            next = lock(&self.picture).known.after_list();
         }
     }
 
     /// Lists everything, page by page. Fails half way if it must; what was told stays true or is corrected by the next.
     fn list(&mut self) -> std::result::Result<(), Failure> {
-        let Run { client, options, collection, known, audience, .. } = self;
-        known.begin_list();
+        let Run { client, options, collection, picture, .. } = self;
+        lock(picture).known.begin_list();
         let mut next = String::new();
         loop {
             let mut path = format!("{}?limit={}{}", collection.path, options.page, options.selectors());
@@ -279,6 +303,7 @@ impl Run {
             let call = Call { verb, path, subject, accept, body: None, limits };
             let mut body = client.send(&call)?;
             let page = list::read(&mut body, &mut |item| {
+                let Picture { known, audience } = &mut *lock(picture);
                 let (key, version) = audience.decode(item)?;
                 if known.listed(key, version) {
                     audience.upserted();
@@ -287,6 +312,7 @@ impl Run {
             })
             .map_err(|e| broken_answer(&call.title(), &e))?;
             if page.next.is_empty() {
+                let Picture { known, audience } = &mut *lock(picture);
                 for key in known.end_list(page.resource_version) {
                     audience.removed(key);
                 }
@@ -336,21 +362,22 @@ impl Run {
 
     /// Takes an event; gives back what the server says is wrong, if it is that.
     fn take(&mut self, event: WatchEvent<'_>) -> std::result::Result<Option<Failure>, serde_json::Error> {
+        let Picture { known, audience } = &mut *lock(&self.picture);
         match event {
             WatchEvent::Upserted(json) => {
-                let (key, version) = self.audience.decode(json)?;
-                if self.known.upserted(key, version) {
-                    self.audience.upserted();
+                let (key, version) = audience.decode(json)?;
+                if known.upserted(key, version) {
+                    audience.upserted();
                 }
             }
             WatchEvent::Deleted(json) => {
-                let (key, version) = self.audience.decode(json)?;
-                if self.known.deleted(key, version) {
+                let (key, version) = audience.decode(json)?;
+                if known.deleted(key, version) {
                     let key = key.to_owned();
-                    self.audience.removed(key);
+                    audience.removed(key);
                 }
             }
-            WatchEvent::Bookmark(version) => self.known.bookmark(&version),
+            WatchEvent::Bookmark(version) => known.bookmark(&version),
             WatchEvent::Error(failure) => return Ok(Some(failure)),
         }
         Ok(None)

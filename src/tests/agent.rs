@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Pods with this label, or in namespaces with it, are in the mesh.
-const SELECTOR: &str = r#"[{"podSelector":{"matchLabels":{"istio.io/dataplane-mode":"ambient"}}},
+pub const SELECTOR: &str = r#"[{"podSelector":{"matchLabels":{"istio.io/dataplane-mode":"ambient"}}},
     {"podSelector":{"matchExpressions":[{"key":"istio.io/dataplane-mode","operator":"NotIn","values":["none"]}]},
      "namespaceSelector":{"matchLabels":{"istio.io/dataplane-mode":"ambient"}}}]"#;
 
@@ -199,7 +199,7 @@ fn pod_json(name: &str, ip: &str, metadata: Value) -> String {
 }
 
 /// A namespace with this address.
-fn netns(ip: &str) -> PodNetns {
+pub fn netns(ip: &str) -> PodNetns {
     let netns = PodNetns::new();
     let address: IpAddr = ip.parse().unwrap();
     netns.enter(|| netlink::add_address("lo", address, 32).unwrap());
@@ -207,7 +207,7 @@ fn netns(ip: &str) -> PodNetns {
 }
 
 /// What netfilter and routing of a namespace say, in one text.
-fn rules(netns: &PodNetns) -> String {
+pub fn rules(netns: &PodNetns) -> String {
     let netns = netns.netns();
     let mut text = String::new();
     for family in [Family::V4, Family::V6] {
@@ -222,13 +222,13 @@ fn rules(netns: &PodNetns) -> String {
 }
 
 /// Anything of ours.
-fn has_rules(netns: &PodNetns) -> bool {
+pub fn has_rules(netns: &PodNetns) -> bool {
     let rules = rules(netns);
     rules.contains("ISTIO") || rules.contains("0x111")
 }
 
 /// Everything of ours, once.
-fn is_right(netns: &PodNetns) -> bool {
+pub fn is_right(netns: &PodNetns) -> bool {
     let rules = rules(netns);
     let count = |text: &str| rules.matches(text).count();
     count("-A ISTIO_PRERT ! -d 127.0.0.1/32 -p tcp") == 1

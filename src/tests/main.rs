@@ -9,6 +9,7 @@ mod floor;
 mod front;
 mod host;
 mod install;
+mod kagent;
 mod kube;
 mod measurements;
 mod plugin;

@@ -158,6 +158,10 @@ impl State {
     pub(super) fn publish(&mut self, entry: &mut Entry, redirection: Option<Redirection>) {
         if entry.published != redirection {
             entry.published = redirection;
+            if self.config.cluster && entry.object.is_none() {
+                // The annotation went with the pod.
+                return;
+            }
             self.out.push(Action::Publish(entry.uid.clone(), entry.name.clone(), redirection));
         }
     }

@@ -220,13 +220,19 @@ impl State {
     }
 
     pub(super) fn pod_upserted(&mut self, object: Object) {
-        let seek_at = self.now + GRACE;
+        let (seek_at, cluster) = (self.now + GRACE, self.config.cluster);
         let uid = object.uid.clone();
         self.names.insert(object.name.clone(), uid.clone());
         let entry = self.entry(&uid, &object.name);
         let old = entry.object.as_ref();
         if old.is_none() {
             entry.seek_at = Some(seek_at);
+            if cluster {
+                // From here on we know better: what the watch tells may be older than what was written.
+                entry.published = Redirection::of(&object.annotations);
+                // Without a record of ours: an agent of another make, or a run directory that was emptied.
+                entry.recalled |= entry.published.is_some() && entry.netns.is_none();
+            }
         }
         if old.is_none_or(|old| old.annotations != object.annotations) {
             for warning in overrides::parse(&object.annotations).warnings {

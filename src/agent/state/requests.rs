@@ -70,6 +70,9 @@ impl State {
     fn is_doubtful(&self, uid: &str, event: &AddEvent, netns: &Opened) -> bool {
         let Some(entry) = self.pods.get(uid) else { return true };
         let Some(object) = &entry.object else { return true };
+        if self.config.cluster && !self.namespaces.contains_key(&object.name.namespace) {
+            return true;
+        }
         if event.pod_uid.is_empty() {
             let moves = match (&entry.netns, netns) {
                 (Some(held), Ok(new)) => held.id() != new.id(),
@@ -93,7 +96,7 @@ impl State {
         }
     }
 
-    pub(super) fn looked_up(&mut self, name: &PodName) {
+    pub(super) fn looked_up(&mut self, name: &PodName, trouble: Option<&str>) {
         let (asked, others) = std::mem::take(&mut self.lookups).into_iter().partition(|lookup| lookup.name == *name);
         self.lookups = others;
         for Lookup { event, netns, reply, .. } in asked {
@@ -102,12 +105,16 @@ impl State {
                     let object = entry.object.as_ref();
                     object.is_some_and(|o| o.uid == event.pod_uid || o.runtime_uid() == event.pod_uid)
                 };
-                let by_name = event.pod_uid.is_empty() || !self.config.source_knows_uids;
+                let by_name = event.pod_uid.is_empty() || !self.config.cluster;
                 by_name || self.pods.get(uid).is_some_and(is_it)
             });
-            match known {
-                Some(uid) => self.admit(&uid, event, netns, reply),
-                None => self.refuse(reply, 11, format!("pod {name} is not known to {}", self.config.source)),
+            match (known, trouble) {
+                // What is known of it may be wrong: it is the answer that would have told.
+                (_, Some(trouble)) => {
+                    self.refuse(reply, 11, format!("{} cannot tell about pod {name}: {trouble}", self.config.source));
+                }
+                (Some(uid), None) => self.admit(&uid, event, netns, reply),
+                (None, None) => self.refuse(reply, 11, format!("pod {name} is not known to {}", self.config.source)),
             }
         }
     }

@@ -37,7 +37,7 @@ fn config() -> Config {
         verify_interval: Duration::ZERO,
         reconcile_on_startup: false,
         source: "the test".to_owned(),
-        source_knows_uids: false,
+        cluster: false,
         ztunnel_socket: "ztunnel.sock".to_owned(),
     }
 }
@@ -619,13 +619,13 @@ fn an_unknown_pod_is_looked_up() {
     assert_eq!(script.add("b", "n2"), ["look up default/b"]);
     let name = PodName { namespace: "default".to_owned(), name: "b".to_owned() };
     assert_eq!(
-        script.source(Notice::LookedUp(name.clone())),
+        script.source(Notice::LookedUp(name.clone(), None)),
         ["reply 1: 11 pod default/b is not known to the test"],
         "never: not in the mesh"
     );
     assert_eq!(script.add("b", "n2"), ["look up default/b"]);
     assert_eq!(script.source(Notice::Pod(Box::new(pod("b", true)))), ["apply n2, remembered"]);
-    assert_eq!(script.source(Notice::LookedUp(name)), NOTHING);
+    assert_eq!(script.source(Notice::LookedUp(name, None)), NOTHING);
     // Istio's plugin gives no uid: with another namespace it may be a successor of the same name.
     let mut script = Script::enrolled();
     assert_eq!(script.add_as("a", "n2", false), ["look up default/a"]);

@@ -84,7 +84,7 @@ struct Held<T> {
     synced: bool,
 }
 
-fn held<T: Resource>(client: &Client, options: reflector::Options) -> (Reflector, Arc<Mutex<Held<T>>>)
+fn held<T: Resource>(client: &Client, options: reflector::Options) -> (Reflector<T>, Arc<Mutex<Held<T>>>)
 where
     ferrule::pod::object::Versioned<T>: serde::de::DeserializeOwned,
 {

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -273,8 +274,8 @@ impl ApiServer {
     pub fn go_down(&mut self) {
         let Some((listener, thread)) = self.listening.take() else { return };
         self.inner.state().stopping = true;
-        // Wakes the thread that waits for a connection.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        // Wakes the thread that waits for a connection, from whatever network namespace.
+        nix::sys::socket::shutdown(listener.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
         thread.join().unwrap();
         drop(listener);
         self.cut();

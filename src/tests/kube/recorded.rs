@@ -91,7 +91,7 @@ fn replay(names: &[&str]) -> (Client, Arc<Mutex<Vec<String>>>) {
 
 type Told = Arc<Mutex<Vec<String>>>;
 
-fn follow_pods(client: &Client) -> (Reflector, Told) {
+fn follow_pods(client: &Client) -> (Reflector<Pod>, Told) {
     let told = Told::default();
     let tell = told.clone();
     let ms = Duration::from_millis;

@@ -20,7 +20,7 @@ struct Picture<T> {
 }
 
 struct Followed<T> {
-    reflector: Reflector,
+    reflector: Reflector<T>,
     picture: Arc<Mutex<Picture<T>>>,
 }
 

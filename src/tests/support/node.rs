@@ -75,6 +75,12 @@ impl Node {
 
     /// Starts an agent with ambient on and without ports, and these flags besides. It is not ready yet.
     pub fn start_agent(&self, flags: &[&str]) -> Agent {
+        let source = format!("dir:{}", self.pods().display());
+        self.start_agent_in(&[], &[&["--pod-source", &source], flags].concat())
+    }
+
+    /// The same with these variables in its environment, and a source among the flags.
+    pub fn start_agent_in(&self, environment: &[(&str, &str)], flags: &[&str]) -> Agent {
         let log = self.path(&format!("agent-{}.log", fs::read_dir(self.dir.path()).unwrap().count()));
         let mut command = match self.wrapper.as_slice() {
             [] => ferrule(&[]),
@@ -85,7 +91,7 @@ impl Node {
             }
         };
         command.args(["agent", "--ambient-enabled", "--health-port", "0", "--monitoring-port", "0"]);
-        command.arg("--pod-source").arg(format!("dir:{}", self.pods().display()));
+        command.envs(environment.iter().copied());
         for (flag, value) in [
             ("--host-root", &self.host_root),
             ("--cni-agent-run-dir", &self.run()),

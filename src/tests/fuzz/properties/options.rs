@@ -18,8 +18,11 @@ pub fn options(input: &[u8]) {
     match agent::parse(&args, &variables) {
         Ok(agent::Request::Help(text)) => assert!(text.contains("--help")),
         Ok(agent::Request::Run(config, _)) => {
-            let (agent, install) = (config.agent(), config.install());
-            assert!(agent.run_dir.is_absolute() && agent.ztunnel_socket.is_absolute());
+            match config.agent() {
+                Ok(agent) => assert!(agent.run_dir.is_absolute() && agent.ztunnel_socket.is_absolute()),
+                Err(e) => assert_eq!(e.kind(), Kind::Usage, "{e}"),
+            }
+            let install = config.install();
             assert!(install.net_dir.is_absolute() && install.bin_dir.is_absolute(), "{install:?}");
             let _ = (config.policy(), config.logging(), config.kube());
         }

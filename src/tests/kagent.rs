@@ -1,0 +1,193 @@
+//! The agent on a Kubernetes node: the real executable, an API server that behaves and one that does not, real
+//! namespaces and rules, the plugin as a runtime runs it, and a stand-in for ztunnel.
+
+mod life;
+
+use crate::agent::{SELECTOR, has_rules, is_right, netns, rules};
+use crate::apiserver::{ApiServer, Kind};
+use crate::standin::{self, Standin};
+use crate::support::netns::PodNetns;
+use crate::support::node::{Agent, Node};
+use crate::support::program::{Finished, ferrule_as, finish};
+use crate::support::{eventually, http};
+use ferrule::agent::view::{PodStatus, Status};
+use nix::unistd::getpid;
+use serde_json::{Value, json};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use tempfile::TempDir;
+
+const NODE: &str = "node-r";
+const ANNOTATION: &str = "ambient.istio.io/redirection";
+
+/// A node of a cluster.
+struct World {
+    ztunnel: Option<Standin>,
+    agent: Option<Agent>,
+    server: ApiServer,
+    /// The agent's log is shown when a test fails: its directory goes after it.
+    node: Node,
+    flags: Vec<&'static str>,
+    _api_dir: TempDir,
+}
+
+impl World {
+    /// API server, agent and ztunnel, all ready. Namespace `mesh` is in the mesh, `plain` is not.
+    fn new() -> Self {
+        let mut world = World::without_agent(&[]);
+        world.start_agent();
+        world.start_ztunnel();
+        world
+    }
+
+    fn without_agent(flags: &[&'static str]) -> Self {
+        let node = Node::new();
+        let api_dir = tempfile::tempdir().unwrap();
+        let server = node.host.enter(|| ApiServer::start(api_dir.path()));
+        server.put_namespace("mesh", json!({ "istio.io/dataplane-mode": "ambient" }));
+        server.put_namespace("plain", json!({}));
+        World { ztunnel: None, agent: None, server, node, flags: flags.to_vec(), _api_dir: api_dir }
+    }
+
+    fn launch_agent(&mut self) {
+        let port = self.server.port().to_string();
+        let account = self.server.service_account_dir().to_str().unwrap().to_owned();
+        let environment = [
+            ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
+            ("KUBERNETES_SERVICE_PORT", &port),
+            ("SERVICE_ACCOUNT_DIR", &account),
+            ("NODE_NAME", NODE),
+        ];
+        let flags = [&["--ambient-enablement-selector", SELECTOR], self.flags.as_slice()].concat();
+        self.agent = Some(self.node.start_agent_in(&environment, &flags));
+    }
+
+    fn start_agent(&mut self) {
+        self.launch_agent();
+        self.wait_for_agent();
+    }
+
+    /// Until its stores are filled. Nothing is installed on this node, so it never calls itself ready.
+    fn wait_for_agent(&self) {
+        eventually("the agent starts", || {
+            self.status().is_some_and(|s| !s.reasons.iter().any(|r| r.contains("starting")))
+        });
+    }
+
+    fn kill_agent(&mut self) {
+        self.agent.take().unwrap().kill();
+    }
+
+    fn start_ztunnel(&mut self) {
+        let options = standin::Options { socket: self.node.ztunnel(), ..Default::default() };
+        self.ztunnel = Some(Standin::start(options));
+        eventually("ztunnel has its snapshot", || self.ztunnel().stats().ready);
+    }
+
+    fn ztunnel(&self) -> &Standin {
+        self.ztunnel.as_ref().unwrap()
+    }
+
+    fn status(&self) -> Option<Status> {
+        let (_, body) = http::request(&self.node.events(), "GET", "/status", "").ok()?;
+        serde_json::from_str(&body).ok()
+    }
+
+    fn pod(&self, name: &str) -> Option<PodStatus> {
+        // Of several with this name the one that the server has.
+        let held = |pod: &PodStatus| {
+            self.server.get(Kind::Pods, &pod.namespace, name).is_some_and(|p| p["metadata"]["uid"] == pod.uid)
+        };
+        let mut pods: Vec<_> = self.status()?.pods.into_iter().filter(|pod| pod.name == name).collect();
+        pods.sort_by_key(|pod| !held(pod));
+        pods.into_iter().next()
+    }
+
+    fn state(&self, name: &str) -> String {
+        self.pod(name).map_or("unknown".to_owned(), |pod| format!("{:?}", pod.state).to_lowercase())
+    }
+
+    fn annotation(&self, namespace: &str, name: &str) -> Option<String> {
+        self.server.annotation(namespace, name, ANNOTATION)
+    }
+
+    /// The pod's object, and its namespace with its address.
+    fn make_pod(&self, namespace: &str, name: &str, ip: &str) -> PodNetns {
+        self.server.put_pod(namespace, name, NODE, json!({}), &[ip]);
+        netns(ip)
+    }
+
+    fn uid(&self, namespace: &str, name: &str) -> String {
+        self.server.get(Kind::Pods, namespace, name).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    /// One call of the plugin, as a container runtime makes it.
+    #[track_caller]
+    fn plugin(&self, command: &str, namespace: &str, name: &str, netns: &PodNetns, ip: &str) -> Finished {
+        let conf = json!({
+            "cniVersion": "1.1.0", "name": "net", "type": "istio-cni", "cni_agent_run_dir": self.node.run(),
+            "prevResult": {"cniVersion": "1.1.0", "ips": [{"address": format!("{ip}/24")}]},
+        });
+        let uid = self.uid(namespace, name);
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID={uid}");
+        let container = format!("box-{}", netns.netns().id().ino);
+        let mut run = ferrule_as("istio-cni", &[]);
+        for (key, value) in [
+            ("CNI_COMMAND", command),
+            ("CNI_CONTAINERID", &container),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_PATH", "/opt/cni/bin"),
+            ("CNI_ARGS", args.as_str()),
+        ] {
+            run.env(key, value);
+        }
+        finish(run.env("CNI_NETNS", netns.path()), conf.to_string().as_bytes())
+    }
+
+    /// ADD that must work.
+    #[track_caller]
+    fn add(&self, namespace: &str, name: &str, netns: &PodNetns, ip: &str) {
+        let ended = self.plugin("ADD", namespace, name, netns, ip);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+
+    /// ADD that must fail; returns the CNI error's code and message.
+    #[track_caller]
+    fn add_fails(&self, namespace: &str, name: &str, netns: &PodNetns, ip: &str) -> (u64, String) {
+        let ended = self.plugin("ADD", namespace, name, netns, ip);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let error: Value = serde_json::from_str(&ended.stdout).unwrap();
+        (error["code"].as_u64().unwrap(), error["msg"].as_str().unwrap().to_owned())
+    }
+
+    #[track_caller]
+    fn assert_enrolled(&self, namespace: &str, name: &str, netns: &PodNetns) {
+        eventually("enrolled", || self.state(name) == "enrolled");
+        assert!(is_right(netns), "rules of {name}:\n{}", rules(netns));
+        eventually("annotated", || self.annotation(namespace, name).as_deref() == Some("enabled"));
+        let served = self.ztunnel().stats().pods[&self.uid(namespace, name)].netns;
+        assert_eq!(served, netns.netns().id().ino, "ztunnel serves another namespace");
+    }
+
+    #[track_caller]
+    fn assert_out(&self, namespace: &str, name: &str, netns: &PodNetns) {
+        eventually("taken out", || matches!(self.state(name).as_str(), "none" | "unknown"));
+        assert!(!has_rules(netns), "rules in {name}:\n{}", rules(netns));
+        eventually("annotation gone", || self.annotation(namespace, name).is_none());
+        let served =
+            self.ztunnel.as_ref().map(|z| z.stats().pods.get(&self.uid(namespace, name)).map_or(0, |p| p.netns));
+        assert!(matches!(served, None | Some(0)), "ztunnel still serves {name}");
+    }
+}
+
+/// Makes a process of a pod below a host root of a test's own: its cgroup names the pod, its namespace is this one.
+fn put_process(root: &Path, pid: u32, uid: &str, netns: &PodNetns) {
+    let process = root.join(format!("proc/{pid}"));
+    std::fs::create_dir_all(process.join("ns")).unwrap();
+    let file = format!("/proc/{}/fd/{}", getpid(), netns.netns().as_fd().as_raw_fd());
+    symlink(file, process.join("ns/net")).unwrap();
+    let container = format!("{pid:064x}");
+    std::fs::write(process.join("cgroup"), format!("0::/kubepods/burstable/pod{uid}/{container}\n")).unwrap();
+    std::fs::write(process.join("stat"), format!("{pid} (a) S {}400 0 0\n", "0 ".repeat(18))).unwrap();
+}
