@@ -3,11 +3,13 @@
 use super::memory::Record;
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
 use crate::error::Result;
+use crate::pod::redirection::Redirection as SidecarRedirection;
 use crate::pod::types::{Namespace, Pod, PodName, StringMap};
 use crate::rules::inpod::Settings;
 use crate::sys::netns::{Netns, NetnsId};
 use crate::zds::server::{self as zds, ConnectionId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -143,6 +145,8 @@ pub enum Work {
     Apply(Arc<Netns>, Settings, Option<Record>),
     /// Compare the namespace with the settings; remember the sandbox if an earlier attempt to do so failed.
     Check(Arc<Netns>, Settings, Option<Record>),
+    /// Redirect the namespace to its sidecar. The addresses are the pod's, if they are known.
+    Redirect(Arc<Netns>, Box<SidecarRedirection>, Vec<IpAddr>),
     /// Take everything of ours out of the namespace.
     Remove(Arc<Netns>),
     /// Remember this of the pod with this uid, or forget it.
@@ -162,7 +166,7 @@ pub struct Sought {
     /// The uid its cgroup carries if that differs.
     pub alias: Option<String>,
     /// Its addresses.
-    pub ips: Vec<std::net::IpAddr>,
+    pub ips: Vec<IpAddr>,
     /// Where its namespace was seen earlier, as a path on the host.
     pub path: Option<String>,
 }
@@ -185,6 +189,8 @@ pub enum Outcome {
     Applied(Result<()>, Remembered),
     /// Of [`Work::Check`]: what differs.
     Checked(Result<Vec<String>>, Remembered),
+    /// Of [`Work::Redirect`].
+    Redirected(Result<()>),
     /// Of [`Work::Remove`].
     Removed(Result<()>),
     /// Of [`Work::Note`].

@@ -10,7 +10,9 @@ use crate::dataplane::inpod::{self, InPod};
 use crate::dataplane::procfs::{self, Wanted};
 use crate::error::{Error, Kind, Result};
 use crate::logging::Repeat;
+use crate::pod::redirection::Redirection;
 use crate::rules::inpod::Settings;
+use crate::rules::sidecar;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::{Netns, NetnsId};
 use crate::sys::{clock, netlink, thread};
@@ -158,11 +160,20 @@ fn perform(context: &Context, work: Work) -> Outcome {
             let differences = context.programmer().and_then(|programmer| programmer.check(&netns, &settings));
             Outcome::Checked(differences, remembered)
         }
+        Work::Redirect(netns, wanted, ips) => Outcome::Redirected(redirect(context, &netns, &wanted, ips)),
         Work::Remove(netns) => Outcome::Removed(context.programmer().and_then(|programmer| programmer.remove(&netns))),
         Work::Note(uid, record) => Outcome::Noted(note(context, &uid, record)),
         Work::Walk(sought, claimed) => Outcome::Walked(walk(context, &sought, claimed)),
         Work::Probe(paths) => Outcome::Probed(probe(context, paths)),
     }
+}
+
+fn redirect(context: &Context, netns: &Netns, wanted: &Redirection, mut ips: Vec<IpAddr>) -> Result<()> {
+    let programmer = context.programmer()?;
+    if ips.is_empty() {
+        ips = pod_addresses(netns)?;
+    }
+    programmer.apply(netns, sidecar::program(&wanted.settings, wanted.ipv6(&ips))).map(drop)
 }
 
 /// Writes the record. A pod must be able to start although the disk is full: then it is written later.

@@ -9,6 +9,7 @@ mod enrolment;
 mod pods;
 mod requests;
 mod search;
+mod sidecar;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -85,6 +86,8 @@ enum Task {
     Walk(Vec<(String, u64)>),
     /// The paths of sandboxes that are no longer valid are being looked at.
     Probe(ReplyTo),
+    /// A namespace is being redirected to a sidecar.
+    Redirect(sidecar::Redirecting),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,6 +229,10 @@ impl State {
                 }
                 self.out.push(Action::Reply(reply, Answer::Done));
             }
+            Some(Task::Redirect(task)) => match outcome {
+                Outcome::Redirected(result) => self.redirected(task, result),
+                outcome => log::error!(target: "cni-agent", "{outcome:?} does not answer a redirection"),
+            },
             None => self.pod_done(id, outcome),
         }
     }

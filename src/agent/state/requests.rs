@@ -142,21 +142,18 @@ impl State {
         };
         let name = entry.name.clone();
         match decision.action {
-            Decided::Ambient => match netns {
+            Decided::Ambient | Decided::Sidecar => match netns {
                 Err(e) => self.refuse(reply, 5, format!("the pod's network namespace {}: {e}", event.netns)),
                 Ok(netns) if netns.id() == self.config.host => {
                     let message = format!("{} is the network namespace of the host, not of a pod", event.netns);
                     self.refuse(reply, 4, message);
                 }
+                Ok(netns) if decision.action == Decided::Sidecar => self.redirect(uid, &event, netns, reply),
                 Ok(netns) => {
                     self.take_sandbox(uid, place, netns, event.decide, reply);
                     self.advance(uid);
                 }
             },
-            Decided::Sidecar => {
-                let message = "redirection to a sidecar cannot be programmed by this agent".to_owned();
-                self.refuse(reply, 101, message);
-            }
             Decided::None if event.decide => {
                 log::info!(target: "cni-agent", uid = uid, pod:% = name; "not in the mesh: {}", decision.reason);
                 if let Some(entry) = self.pods.get_mut(uid).filter(|entry| !entry.recalled) {
@@ -355,7 +352,7 @@ impl State {
         }
     }
 
-    fn refuse(&mut self, reply: ReplyTo, code: u32, message: String) {
+    pub(super) fn refuse(&mut self, reply: ReplyTo, code: u32, message: String) {
         log::warn!(target: "cni-agent", code = code; "refused: {message}");
         let failure = Failure { code, message, details: String::new() };
         self.out.push(Action::Reply(reply, Answer::Failed(failure)));

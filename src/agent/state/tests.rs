@@ -136,6 +136,9 @@ impl Script {
                         format!("apply {}{dns}{record}", self.name_of(netns.id()))
                     }
                     Work::Check(netns, ..) => format!("check {}", self.name_of(netns.id())),
+                    Work::Redirect(netns, wanted, ips) => {
+                        format!("redirect {} {:?} of {ips:?}", self.name_of(netns.id()), wanted.settings.interception)
+                    }
                     Work::Remove(netns) => format!("remove {}", self.name_of(netns.id())),
                     Work::Note(uid, _) => format!("note {uid}"),
                     Work::Walk(sought, _) => {
@@ -754,4 +757,48 @@ fn a_stop_finishes_what_runs_and_takes_nothing_new() {
     assert_eq!(script.source(Notice::Namespace(namespace.clone())), NOTHING);
     assert_eq!(script.step(Event::Stop(Stop::Signal("SIGTERM"))), ["exit"]);
     assert_eq!(script.source(Notice::Namespace(namespace)), ["exit"]);
+}
+
+/// A pod `default/s` with a sidecar and one more annotation.
+fn with_sidecar(annotation: &str) -> Object {
+    let text = format!(
+        r#"{{"kind":"Pod","metadata":{{"name":"s","uid":"s","annotations":{{"sidecar.istio.io/status":"{{}}"{annotation}}}}},
+            "spec":{{"containers":[{{"name":"istio-proxy"}}]}},"status":{{"podIP":"10.0.0.9"}}}}"#
+    );
+    crate::pod::object::decode(&text).unwrap().pods.remove(0)
+}
+
+#[test]
+fn a_pod_with_a_sidecar_is_redirected_and_then_left_alone() {
+    let mut script = Script::running();
+    script.source(Notice::Pod(Box::new(with_sidecar(""))));
+    assert_eq!(script.add("s", "n1"), ["redirect n1 Redirect of [10.0.0.9]"]);
+    assert_eq!(script.add_as("s", "n1", false), NOTHING, "the same work serves both");
+    assert_eq!(script.done(Outcome::Redirected(Ok(()))), ["reply 1: sidecar", "reply 2: done"]);
+    assert_eq!(script.check("s", "n1"), ["reply 3: done"]);
+    // Again, and into a new sandbox.
+    assert_eq!(script.add("s", "n1"), ["redirect n1 Redirect of [10.0.0.9]"]);
+    assert_eq!(script.add("s", "n2"), ["redirect n2 Redirect of [10.0.0.9]"]);
+    assert_eq!(script.done(Outcome::Redirected(Ok(()))), ["reply 4: sidecar"]);
+    assert_eq!(
+        script.done(Outcome::Redirected(Err(Error::new("no iptables")))),
+        ["reply 5: 101 the redirection to the sidecar could not be put in place: no iptables"]
+    );
+    assert_eq!(script.pass(Duration::from_secs(60)), ["walk a"], "which has not come yet");
+}
+
+#[test]
+fn a_bad_annotation_of_a_sidecar_fails_the_add() {
+    let mut script = Script::running();
+    script.source(Notice::Pod(Box::new(with_sidecar(r#","sidecar.istio.io/interceptionMode":"BOTH""#))));
+    assert_eq!(
+        script.add("s", "n1"),
+        [
+            "reply 1: 100 pod default/s: annotation sidecar.istio.io/interceptionMode: \"BOTH\" is not allowed; it takes \
+          REDIRECT or TPROXY"
+        ]
+    );
+    // Put right while the runtime tries again.
+    script.source(Notice::Pod(Box::new(with_sidecar(r#","sidecar.istio.io/interceptionMode":"TPROXY""#))));
+    assert_eq!(script.add("s", "n1"), ["redirect n1 Tproxy of [10.0.0.9]"]);
 }
