@@ -4,6 +4,9 @@
 #[path = "mod.rs"]
 mod bench;
 
+#[path = "../standin/mod.rs"]
+mod standin;
+
 use lexopt::{Arg, Parser};
 
 const USAGE: &str = "\

@@ -2,6 +2,7 @@
 //! are run and timed.
 
 use super::ztunnel::Ztunnel;
+use crate::standin::{self, Standin};
 use ferrule::http::client::{Response, encode_request, exchange, read_response};
 use ferrule::rules::inpod::{Settings, rules};
 use ferrule::rules::render::restore;
@@ -111,7 +112,7 @@ impl Node {
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(path("log")).unwrap());
         let agent = host.enter(|| command.spawn().unwrap()).unwrap();
         let node = Node { agent, ferrule: ferrule.to_owned(), dir, _host: host };
-        node.wait_until_served();
+        node.wait_until("the agent serves", || node.is_served());
         node
     }
 
@@ -119,11 +120,11 @@ impl Node {
         self.dir.path().join(name)
     }
 
-    fn wait_until_served(&self) {
+    fn wait_until(&self, what: &str, done: impl Fn() -> bool) {
         let end = Instant::now() + PATIENCE;
-        while !self.is_served() {
+        while !done() {
             let log = || fs::read_to_string(self.path("log")).unwrap_or_default();
-            assert!(Instant::now() < end, "the agent does not start:\n{}", log());
+            assert!(Instant::now() < end, "{what} not within {PATIENCE:?}:\n{}", log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -144,9 +145,17 @@ impl Node {
         exchange(&mut Exchange::new(&connection, Instant::now() + PATIENCE), &request, 16 << 20)
     }
 
-    /// Connects a ztunnel.
+    /// Connects a ztunnel that only acknowledges.
     pub fn ztunnel(&self) -> Ztunnel {
         Ztunnel::connect(&self.path("ztunnel.sock"))
+    }
+
+    /// Connects the tests' stand-in for ztunnel.
+    pub fn standin(&self) -> Standin {
+        let options = standin::Options { socket: self.path("ztunnel.sock"), ..Default::default() };
+        let standin = Standin::start(options);
+        self.wait_until("ztunnel has its snapshot", || standin.stats().ready);
+        standin
     }
 
     /// Asks the agent to enrol pod `n`, as the plugin does. Returns when the request was sent, once it is done.

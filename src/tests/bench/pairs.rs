@@ -22,7 +22,7 @@ impl fmt::Display for Medians {
 }
 
 /// Pairs that are run first and not counted: caches fill, programs are read from disk.
-const WARM_UP: usize = 3;
+pub const WARM_UP: usize = 3;
 
 /// Runs `count` pairs; each side is handed the number of the pair and returns its time. Who is first alternates.
 pub fn measure(

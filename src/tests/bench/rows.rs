@@ -5,6 +5,7 @@ use super::pairs::{self, Medians};
 use super::{Options, Row};
 use serde_json::json;
 use std::process::Command;
+use std::time::Duration;
 
 /// Each returns a row or several.
 pub const ALL: &[fn(&Options) -> Vec<Row>] = &[idle_plugin, rules_step, whole_add, memory, size];
@@ -42,34 +43,34 @@ fn idle_plugin(options: &Options) -> Vec<Row> {
 
 /// From the request to the moment ztunnel is handed the pod, which is when its rules are verified.
 fn rules_step(options: &Options) -> Vec<Row> {
-    add(options, "rules step / two restores", 1.3, |node, ztunnel, n, sandbox| {
+    let (count, node) = node_for_pairs(options);
+    let ztunnel = node.ztunnel();
+    let medians = beside_restores(count, |n, sandbox| {
         let sent = node.request(n, sandbox);
         ztunnel.next() - sent
-    })
+    });
+    vec![ratio("rules step / two restores", medians, 1.3)]
 }
 
-/// The plugin from its start to its end, for an ambient pod.
+/// The plugin from its start to its end, for an ambient pod; ztunnel opens its ports in it meanwhile.
 fn whole_add(options: &Options) -> Vec<Row> {
-    add(options, "ADD of an ambient pod / two restores", 2.0, |node, ztunnel, n, sandbox| {
-        let took = node.plugin("ADD", n, sandbox);
-        ztunnel.next();
-        took
-    })
+    let (count, node) = node_for_pairs(options);
+    let _ztunnel = node.standin();
+    let medians = beside_restores(count, |n, sandbox| node.plugin("ADD", n, sandbox));
+    vec![ratio("ADD of an ambient pod / two restores", medians, 2.0)]
 }
 
-fn add(
-    options: &Options,
-    name: &'static str,
-    goal: f64,
-    enrol: impl Fn(&Node, &super::ztunnel::Ztunnel, usize, &Sandbox) -> std::time::Duration,
-) -> Vec<Row> {
+/// How many pairs, and an agent that knows a pod for each.
+fn node_for_pairs(options: &Options) -> (usize, Node) {
     let count = count(options, 100);
-    let node = Node::start(&options.ferrule, count + 10);
-    let ztunnel = node.ztunnel();
+    (count, Node::start(&options.ferrule, count + pairs::WARM_UP))
+}
+
+/// An enrolment beside the two restores of the same rules, each in a namespace of its own.
+fn beside_restores(count: usize, enrol: impl Fn(usize, &Sandbox) -> Duration) -> Medians {
     // Made before, and gone only after: making and removing namespaces keeps the kernel busy.
-    let sandboxes: Vec<_> = (0..count + 10).map(|_| (Sandbox::new(), Sandbox::new())).collect();
-    let medians = pairs::measure(count, |n| enrol(&node, &ztunnel, n, &sandboxes[n].0), |n| sandboxes[n].1.restores());
-    vec![ratio(name, medians, goal)]
+    let sandboxes: Vec<_> = (0..count + pairs::WARM_UP).map(|_| (Sandbox::new(), Sandbox::new())).collect();
+    pairs::measure(count, |n| enrol(n, &sandboxes[n].0), |n| sandboxes[n].1.restores())
 }
 
 /// What the agent keeps resident.

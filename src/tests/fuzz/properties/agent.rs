@@ -1,14 +1,23 @@
-//! What the agent is sent by plugins, and what it left on disk for itself.
+//! What the agent is sent by plugins, log lines among it, and what it left on disk for itself.
 
 use super::text;
 use ferrule::agent::memory;
 use ferrule::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent, Health, ips_of_result};
+use ferrule::logging::Line;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
+use std::time::SystemTime;
+
+/// Everything that the agent reads as JSON.
+pub fn agent(input: &[u8]) {
+    bodies(input);
+    state(input);
+    log(input);
+}
 
 /// Bodies of requests and answers: what is read and written again is the same.
-pub fn bodies(input: &[u8]) {
+fn bodies(input: &[u8]) {
     if let Some(event) = again::<AddEvent>(input) {
         for address in event.addresses() {
             assert!(!address.is_unspecified() && address.to_canonical() == address, "{address}");
@@ -28,7 +37,7 @@ pub fn bodies(input: &[u8]) {
 }
 
 /// `RUN/state.json` and the records of sandboxes.
-pub fn state(input: &[u8]) {
+fn state(input: &[u8]) {
     if let Ok(published) = memory::decode_published(input) {
         let rendered = memory::render(&published).unwrap();
         assert_eq!(memory::decode_published(&rendered).unwrap(), published);
@@ -41,6 +50,20 @@ pub fn state(input: &[u8]) {
     if let Ok(name) = memory::file_name(uid) {
         assert!(!name.contains(['/', '\0']) && !name.starts_with('.'), "{name}");
         assert!(name.len() <= 255 && name.strip_suffix(".json") == Some(uid), "{name}");
+    }
+}
+
+/// A line that a plugin logged: printed as one line, whatever is in it.
+fn log(input: &[u8]) {
+    let Some(input) = text(input) else { return };
+    let line = Line::relayed(input, SystemTime::UNIX_EPOCH);
+    let shown = line.text();
+    let tabs = shown.chars().filter(|c| c.is_control()).collect::<String>();
+    assert!(tabs == "\t\t\t" || tabs == "\t\t\t\t", "{shown:?}");
+    let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&line.json()).unwrap();
+    assert_eq!(json["scope"], "cni-plugin");
+    for key in ["level", "time", "msg"] {
+        assert!(json[key].is_string(), "{key} in {}", line.json());
     }
 }
 

@@ -8,8 +8,15 @@ use ferrule::cni::version::{Shape, Version};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+/// Everything that a runtime passes.
+pub fn cni(input: &[u8]) {
+    conf(input);
+    args(input);
+    result(input);
+}
+
 /// The configuration on standard input: prevResult keeps its bytes, refusals have the specification's codes.
-pub fn conf(input: &[u8]) {
+fn conf(input: &[u8]) {
     let conf = match NetConf::parse(input) {
         Ok(conf) => conf,
         Err(failure) => {
@@ -34,7 +41,7 @@ pub fn conf(input: &[u8]) {
 }
 
 /// `CNI_ARGS`: what is read is found again when it is written plainly.
-pub fn args(input: &[u8]) {
+fn args(input: &[u8]) {
     let Some(args) = text(input) else { return };
     let pod = PodArgs::parse(args);
     let PodArgs { name, namespace, uid } = &pod;
@@ -47,7 +54,7 @@ pub fn args(input: &[u8]) {
 }
 
 /// A result in every version: keys that nobody knows survive, and changing the shape twice changes no more.
-pub fn result(input: &[u8]) {
+fn result(input: &[u8]) {
     let Some(prev) = text(input).and_then(|text| serde_json::from_str::<Box<RawValue>>(text).ok()) else { return };
     let original: Option<Map<String, Value>> = serde_json::from_str(prev.get()).ok();
     for version in Version::ALL {

@@ -26,6 +26,7 @@ fn entry() -> Entry {
 
 /// Our entry in and out: the bytes from before, and everybody else's plugins as they were.
 pub fn conflist(input: &[u8]) {
+    cached_result(input);
     for name in ["10-x.conflist", "10-x.conf"] {
         let Ok(conf) = Conf::parse(name, input) else { continue };
         let base = conf.base();
@@ -97,7 +98,7 @@ fn same_plugin(list: &str, single: &str) {
 }
 
 /// A runtime's cached result: the chain in it is looked through whatever it is.
-pub fn cached_result(input: &[u8]) {
+fn cached_result(input: &[u8]) {
     let _ = names_us(input);
     let cached = json!({"kind": "cniCacheV1", "config": BASE64_STANDARD.encode(input)}).to_string();
     let named = input.windows(PLUGIN.len()).any(|window| window == PLUGIN.as_bytes());

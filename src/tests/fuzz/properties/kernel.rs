@@ -8,7 +8,7 @@ use ferrule::rules::diff::{Expected, Leftovers, plain_jumps};
 use ferrule::rules::inpod::{OWNED, Settings, rules};
 use ferrule::rules::view::View;
 use ferrule::sys::netlink::socket::Answers;
-use ferrule::sys::netlink::{self, Family, RawMessage};
+use ferrule::sys::netlink::{Family, RawMessage, decode};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -21,8 +21,15 @@ fn messages(packet: &[u8]) -> Vec<RawMessage> {
     answers.messages().to_vec()
 }
 
+/// A packet of netlink, whatever is taken to be in it.
+pub fn netlink(input: &[u8]) {
+    nft_dump(input);
+    ipset_dump(input);
+    route_dump(input);
+}
+
 /// A dump of nf_tables: one rule for each message at most, and what follows from it is input for iptables-restore.
-pub fn nft_dump(input: &[u8]) {
+fn nft_dump(input: &[u8]) {
     let mut dump = nft::Dump::default();
     let all = messages(input);
     let count = all.len();
@@ -90,7 +97,7 @@ fn compared(family: Family, view: View) {
 }
 
 /// A listing of an ipset: one address for each entry at most.
-pub fn ipset_dump(input: &[u8]) {
+fn ipset_dump(input: &[u8]) {
     /// Size of the smallest entry: three levels of attributes around an IPv4 address.
     const SMALLEST: usize = 16;
     let Ok(entries) = probe_set::decode(&messages(input)) else { return };
@@ -98,16 +105,22 @@ pub fn ipset_dump(input: &[u8]) {
 }
 
 /// Rules, routes and addresses: decoded or left out.
-pub fn route_dump(input: &[u8]) {
+fn route_dump(input: &[u8]) {
     for message in messages(input) {
-        if let Some(decoded) = netlink::decode(&message) {
-            assert_eq!(netlink::decode(&message), Some(decoded));
+        if let Some(decoded) = decode(&message) {
+            assert_eq!(decode(&message), Some(decoded));
         }
     }
 }
 
+/// Files of a process.
+pub fn proc(input: &[u8]) {
+    stat(input);
+    cgroup(input);
+}
+
 /// `/proc/PID/stat`: the program's name, which anybody chooses, never matters.
-pub fn proc_stat(input: &[u8]) {
+fn stat(input: &[u8]) {
     let stat = String::from_utf8_lossy(input);
     let _ = start_time(&stat);
     let rest = "S 1 42 42 0 -1 4194560 2189 0 11 0 3 5 0 0 20 0 1 0 8271 3444736 512 18446744073709551615 1 1";
@@ -115,7 +128,7 @@ pub fn proc_stat(input: &[u8]) {
 }
 
 /// `/proc/PID/cgroup`: lines that name no pod change nothing, and neither does saying it twice.
-pub fn cgroup(input: &[u8]) {
+fn cgroup(input: &[u8]) {
     let Some(lines) = text(input) else { return };
     let pod = pod_of(lines);
     assert_eq!(pod_of(&format!("1:name=systemd:/init.scope\n{lines}\n{lines}\n0::/\n")), pod);

@@ -20,8 +20,14 @@ impl Read for Trickle<'_> {
     }
 }
 
+/// Lists and watches.
+pub fn kube(input: &[u8]) {
+    list(input);
+    watch(input);
+}
+
 /// A page of a list: the same in one piece and byte by byte, its items those of the whole.
-pub fn list(input: &[u8]) {
+fn list(input: &[u8]) {
     let read = |reader: &mut dyn Read| {
         let mut pods: Vec<Versioned<Pod>> = Vec::new();
         let keep = &mut |item: &str| serde_json::from_str(item).map(|pod| pods.push(pod));
@@ -47,7 +53,7 @@ pub fn list(input: &[u8]) {
 }
 
 /// A watch: whole lines, each an event; a pod in it is the pod that the object alone would be.
-pub fn watch(input: &[u8]) {
+fn watch(input: &[u8]) {
     let mut lines = Lines::new(Trickle(input));
     let mut bytes = 0;
     while let Ok(Some(line)) = lines.next_line() {

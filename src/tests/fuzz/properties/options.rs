@@ -1,13 +1,12 @@
-//! What people write: options, variables, levels; and log lines of other programs.
+//! What people write: options, variables, levels.
 
 use super::text;
 use ferrule::cli::{agent, rules};
 use ferrule::config::option::Variables;
 use ferrule::config::value;
 use ferrule::error::Kind;
-use ferrule::logging::{Levels, Line};
+use ferrule::logging::Levels;
 use std::ffi::OsString;
-use std::time::SystemTime;
 
 /// Arguments and variables, one a line, parted by an empty line: a usage error or a whole configuration.
 pub fn options(input: &[u8]) {
@@ -57,19 +56,5 @@ fn values(word: &str) {
     let _ = (value::boolean(word), value::port(word), value::host_path(word), value::pod_source(word));
     if let Ok(levels) = Levels::parse(word) {
         assert_eq!(Levels::parse(&format!("{word},")).unwrap(), levels, "{word}");
-    }
-}
-
-/// A line that a plugin logged: printed as one line, whatever is in it.
-pub fn log(input: &[u8]) {
-    let Some(input) = text(input) else { return };
-    let line = Line::relayed(input, SystemTime::UNIX_EPOCH);
-    let shown = line.text();
-    let tabs = shown.chars().filter(|c| c.is_control()).collect::<String>();
-    assert!(tabs == "\t\t\t" || tabs == "\t\t\t\t", "{shown:?}");
-    let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&line.json()).unwrap();
-    assert_eq!(json["scope"], "cni-plugin");
-    for key in ["level", "time", "msg"] {
-        assert!(json[key].is_string(), "{key} in {}", line.json());
     }
 }
