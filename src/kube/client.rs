@@ -4,6 +4,7 @@ use super::backoff::Backoff;
 use super::config::Config;
 use super::credentials::{Credentials, Generation};
 use super::status::Failure;
+use super::tls::TlsConnector;
 use super::transport::{Names, Sockets, TcpConnector};
 use crate::error::Result;
 use crate::metrics;
@@ -12,7 +13,7 @@ use std::io::{Cursor, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use ureq::http::{Method, Request, Response};
-use ureq::unversioned::transport::{ConnectProxyConnector, Connector, RustlsConnector};
+use ureq::unversioned::transport::{ConnectProxyConnector, Connector};
 use ureq::{BodyReader, RequestExt, SendBody};
 
 /// Time for a connection: TCP, proxy and TLS.
@@ -266,7 +267,6 @@ impl Client {
             .http_status_as_error(false)
             .max_redirects(0)
             .proxy(self.credentials.config().proxy.clone())
-            .tls_config(tls)
             .user_agent(USER_AGENT)
             .input_buffer_size(BUFFER)
             .output_buffer_size(BUFFER)
@@ -276,9 +276,7 @@ impl Client {
             .build();
         let sockets = &self.connections.sockets;
         let connector =
-            ().chain(ConnectProxyConnector::default())
-                .chain(TcpConnector(sockets.clone()))
-                .chain(RustlsConnector::default());
+            ().chain(ConnectProxyConnector::default()).chain(TcpConnector(sockets.clone())).chain(TlsConnector(tls));
         let agent = ureq::Agent::with_parts(config, connector, Names(sockets.clone()));
         *slot = Some((generation, agent.clone()));
         Ok(agent)

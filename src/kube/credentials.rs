@@ -4,19 +4,18 @@
 //! file that cannot be read for a moment does not make us forget what we had.
 
 use super::config::{Config, Material, Trust};
+use super::tls::AnyServer;
 use crate::error::{Context, Result};
 use crate::invalid;
 use crate::sys::{clock, file};
-use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
 /// A file is read again after this long even if it looks the same.
 const REREAD_EVERY: Duration = Duration::from_secs(60);
@@ -37,7 +36,7 @@ struct State {
     authorities: Option<Cached>,
     certificate: Option<Cached>,
     key: Option<Cached>,
-    tls: Option<(Generation, TlsConfig)>,
+    tls: Option<(Generation, Arc<ClientConfig>)>,
 }
 
 /// Says nothing: it holds secrets.
@@ -76,7 +75,7 @@ impl Credentials {
     }
 
     /// The TLS settings, and which generation of them.
-    pub(super) fn tls(&self) -> Result<(Generation, TlsConfig)> {
+    pub(super) fn tls(&self) -> Result<(Generation, Arc<ClientConfig>)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
         let mut changed = false;
@@ -103,7 +102,7 @@ impl Credentials {
         match self.build(authorities.as_deref(), identity.as_ref()) {
             Ok(tls) => {
                 let generation = Generation(last.map_or(0, |(g, _)| g.0 + 1));
-                Ok(state.tls.insert((generation, tls)).clone())
+                Ok(state.tls.insert((generation, Arc::new(tls))).clone())
             }
             Err(e) => match last {
                 // Certificate and key are two files: between the two writes they do not fit.
@@ -116,41 +115,43 @@ impl Credentials {
         }
     }
 
-    fn build(&self, authorities: Option<&[u8]>, identity: Option<&Identity>) -> Result<TlsConfig> {
-        // What ureq would refuse with a panic or only at the handshake is tried here.
-        let mut roots = Vec::new();
-        if let (Some(pem), Trust::Authorities(material)) = (authorities, &self.config.trust) {
-            let mut store = RootCertStore::empty();
-            for certificate in certificates(pem) {
-                let certificate = certificate.with_context(|| format!("certificate authorities{}", of(material)))?;
-                if store.add(certificate.clone()).is_ok() {
-                    roots.push(Certificate::from_der(&certificate).to_owned());
-                }
+    fn build(&self, authorities: Option<&[u8]>, identity: Option<&Identity>) -> Result<ClientConfig> {
+        let builder = ClientConfig::builder_with_provider(self.provider.clone())
+            .with_safe_default_protocol_versions()
+            .context("TLS")?;
+        let builder = match (&self.config.trust, authorities) {
+            (Trust::Anyone, _) => {
+                let verifier = Arc::new(AnyServer(self.provider.clone()));
+                builder.dangerous().with_custom_certificate_verifier(verifier)
             }
-            if roots.is_empty() {
-                return Err(invalid!("certificate authorities{}: no usable certificate in it", of(material)));
-            }
-        }
-        let client_cert = match (identity, &self.config.identity) {
-            (Some((certificate, key)), Some((named, _))) => {
-                let what = || format!("client certificate{}", of(named));
-                let chain: Vec<_> = certificates(certificate).collect::<Result<_>>().with_context(what)?;
-                let der = PrivateKeyDer::from_pem_slice(key).map_err(|e| invalid!("client key: {e}"))?;
-                CertifiedKey::from_der(chain.clone(), der, &self.provider)
-                    .map_err(|e| invalid!("certificate and key cannot be used: {e}"))
-                    .with_context(what)?;
-                let chain: Vec<_> = chain.iter().map(|c| Certificate::from_der(c).to_owned()).collect();
-                Some(ClientCert::new_with_certs(&chain, PrivateKey::from_pem(key).context("client key")?))
-            }
-            _ => None,
+            (trust, pem) => builder.with_root_certificates(roots(trust, pem)?),
         };
-        Ok(TlsConfig::builder()
-            .root_certs(RootCerts::new_with_certs(&roots))
-            .client_cert(client_cert)
-            .disable_verification(self.config.trust == Trust::Anyone)
-            .unversioned_rustls_crypto_provider(self.provider.clone())
-            .build())
+        let (Some((certificate, key)), Some((named, _))) = (identity, &self.config.identity) else {
+            return Ok(builder.with_no_client_auth());
+        };
+        let what = || format!("client certificate{}", of(named));
+        let chain = certificates(certificate).collect::<Result<_>>().with_context(what)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| invalid!("client key: {e}"))?;
+        builder
+            .with_client_auth_cert(chain, key)
+            .map_err(|e| invalid!("certificate and key cannot be used: {e}"))
+            .with_context(what)
     }
+}
+
+/// The authorities that are trusted. Certificates that cannot be used are passed over, but for the last.
+fn roots(trust: &Trust, pem: Option<&[u8]>) -> Result<RootCertStore> {
+    let mut store = RootCertStore::empty();
+    if let (Trust::Authorities(material), Some(pem)) = (trust, pem) {
+        for certificate in certificates(pem) {
+            let certificate = certificate.with_context(|| format!("certificate authorities{}", of(material)))?;
+            let _ = store.add(certificate);
+        }
+        if store.is_empty() {
+            return Err(invalid!("certificate authorities{}: no usable certificate in it", of(material)));
+        }
+    }
+    Ok(store)
 }
 
 fn certificates(pem: &[u8]) -> impl Iterator<Item = Result<CertificateDer<'static>>> {

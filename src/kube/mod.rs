@@ -17,6 +17,7 @@ pub mod list;
 pub mod object;
 pub mod reflector;
 pub mod status;
+mod tls;
 mod transport;
 pub mod watch;
 
