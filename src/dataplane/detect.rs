@@ -31,7 +31,7 @@ impl Firewall {
 }
 
 /// Looks for programs that work, and chooses among them: the variant that is forced, else the one in use in the host's
-/// namespace (legacy first, since nft's answer may be a compatibility layer over it), else nft.
+/// namespace (legacy first, as Istio does), else nft.
 pub fn detect(
     kernel: Kernel,
     host: &Netns,
@@ -69,6 +69,7 @@ pub fn detect(
     for problem in &tried {
         log::debug!(target: "cni-agent", "not usable: {problem}");
     }
+    log::info!(target: "cni-agent", variant:% = chosen; "chose the iptables that works here");
     Ok(Firewall { chosen, usable })
 }
 
