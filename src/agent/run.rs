@@ -31,6 +31,7 @@ const ZTUNNEL: Duration = Duration::from_secs(5);
 
 /// Runs the agent until SIGTERM or SIGINT, or until another agent takes its place.
 pub fn run(options: Options) -> Result<()> {
+    thread::share_heaps();
     file::create_dir_all(&options.run_dir, Mode(0o755))?;
     let (inbox, events) = channel();
     watch_signals(&inbox)?;

@@ -241,3 +241,9 @@ fn become_program(order: &Order) -> nix::Result<std::convert::Infallible> {
         Err(Errno::last())
     }
 }
+
+/// `mallopt(3)`: threads share this many heaps. Returns whether the C library took it.
+pub(super) fn limit_heaps(heaps: c_int) -> bool {
+    // SAFETY: an integer in, an integer out.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, heaps) == 1 }
+}

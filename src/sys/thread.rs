@@ -1,5 +1,6 @@
 //! Threads: named, with a small stack, and an error instead of a panic when one cannot be made (pids limit).
 
+use super::ffi;
 use crate::error::{Context, Result};
 use std::thread::{Builder, JoinHandle};
 
@@ -20,6 +21,15 @@ pub fn run_scoped<T: Send>(name: &str, f: impl FnOnce() -> T + Send) -> Result<T
         let thread = builder(name).spawn_scoped(scope, f).with_context(|| format!("start thread {name}"))?;
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
+}
+
+/// Lets all threads share two heaps. The C library would give each of many short-lived threads one of its own, up to
+/// eight for each processor, and every one keeps the memory it once needed: twice the footprint of a daemon whose
+/// threads mostly wait. For the start of a long-running process.
+pub fn share_heaps() {
+    if !ffi::limit_heaps(2) {
+        log::debug!("the C library has no limit for heaps");
+    }
 }
 
 /// A name with a NUL byte would make [`Builder`] panic.
