@@ -34,7 +34,7 @@ pub(super) enum End {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     objects: HashMap<Box<str>, Seen>,
-    removed: VecDeque<(Box<str>, Box<str>)>,
+    removed: VecDeque<(Box<str>, Version)>,
     /// Up to here everything is known; nothing before the first list.
     version: Option<String>,
     /// Counts the lists begun.
@@ -45,8 +45,31 @@ pub(super) struct Known {
 
 #[derive(Debug)]
 struct Seen {
-    version: Box<str>,
+    version: Version,
     round: u32,
+    /// Only asked for: no list and no watch has told of this one.
+    asked: bool,
+}
+
+/// Versions grow, and compare as numbers (Kubernetes KEP 5504). Should they ever not be numbers, what comes later is
+/// newer.
+#[derive(Debug, PartialEq, Eq)]
+enum Version {
+    Number(u64),
+    Opaque(Box<str>),
+}
+
+impl Version {
+    fn of(text: &str) -> Self {
+        text.parse().map_or_else(|_| Version::Opaque(text.into()), Version::Number)
+    }
+
+    fn is_newer_than(&self, other: &Version) -> bool {
+        match (self, other) {
+            (Version::Number(this), Version::Number(other)) => this > other,
+            _ => self != other,
+        }
+    }
 }
 
 impl Known {
@@ -58,46 +81,69 @@ impl Known {
 
     /// The list has this object. Returns whether that is news.
     pub(super) fn listed(&mut self, key: &str, version: &str) -> bool {
-        let seen = Seen { version: version.into(), round: self.round };
-        self.objects.insert(key.into(), seen).is_none_or(|before| *before.version != *version)
+        let version = Version::of(version);
+        let news = self.objects.get(key).is_none_or(|seen| seen.version != version);
+        self.put(key, version, false);
+        news
     }
 
     /// The list is whole. Returns the keys of what is no longer there.
     pub(super) fn end_list(&mut self, version: String) -> Vec<String> {
+        let (round, of_list) = (self.round, Version::of(&version));
         self.version = Some(version);
         self.undecodable_after = None;
-        let round = self.round;
-        self.objects.extract_if(|_, seen| seen.round != round).map(|(key, _)| key.into()).collect()
+        // One that was asked for while the list ran may be younger than the list, or may have ended before it.
+        let stays = |seen: &Seen| seen.round == round && (!seen.asked || seen.version.is_newer_than(&of_list));
+        self.objects.extract_if(|_, seen| !stays(seen)).map(|(key, _)| key.into()).collect()
     }
 
     /// A watch says that the object is there in this version. Returns whether that is news.
     pub(super) fn upserted(&mut self, key: &str, version: &str) -> bool {
         self.advance(version);
-        self.introduced(key, version)
+        self.is_there(key, version, false)
     }
 
     /// The object was asked for and is there in this version: that says nothing about others. Returns whether it is
     /// news.
     pub(super) fn introduced(&mut self, key: &str, version: &str) -> bool {
+        self.is_there(key, version, true)
+    }
+
+    fn is_there(&mut self, key: &str, version: &str, asked: bool) -> bool {
+        let version = Version::of(version);
         let before = self.objects.get(key).map(|seen| &seen.version);
         let removed = self.removed.iter().rfind(|(k, _)| **k == *key).map(|(_, version)| version);
-        if before.into_iter().chain(removed).any(|v| !is_newer(version, v)) {
+        if before.into_iter().chain(removed).any(|v| !version.is_newer_than(v)) {
             return false;
         }
-        self.objects.insert(key.into(), Seen { version: version.into(), round: self.round });
+        self.put(key, version, asked);
         true
+    }
+
+    fn put(&mut self, key: &str, version: Version, asked: bool) {
+        let seen = Seen { version, round: self.round, asked };
+        match self.objects.get_mut(key) {
+            Some(before) => {
+                let proven = before.round == seen.round && !before.asked;
+                *before = Seen { asked: asked && !proven, ..seen };
+            }
+            None => _ = self.objects.insert(key.into(), seen),
+        }
     }
 
     /// A watch says that the object is gone. Returns whether that is news.
     pub(super) fn deleted(&mut self, key: &str, version: &str) -> bool {
         self.advance(version);
-        if self.objects.get(key).is_some_and(|seen| is_newer(&seen.version, version) && *seen.version != *version) {
+        let version = Version::of(version);
+        // Of opaque versions each is newer than the other: then the later event counts.
+        let stale = |seen: &Seen| seen.version.is_newer_than(&version) && !version.is_newer_than(&seen.version);
+        if self.objects.get(key).is_some_and(stale) {
             return false;
         }
         if self.removed.len() == REMEMBERED {
             self.removed.pop_front();
         }
-        self.removed.push_back((key.into(), version.into()));
+        self.removed.push_back((key.into(), version));
         self.objects.remove(key).is_some()
     }
 
@@ -130,18 +176,10 @@ impl Known {
     }
 
     fn advance(&mut self, version: &str) {
-        if self.version.as_deref().is_none_or(|at| is_newer(version, at)) && !version.is_empty() {
+        let newer = |at: &String| Version::of(version).is_newer_than(&Version::of(at));
+        if self.version.as_ref().is_none_or(newer) && !version.is_empty() {
             self.version = Some(version.to_owned());
         }
-    }
-}
-
-/// Versions grow, and compare as numbers (Kubernetes KEP 5504). Should they ever not be numbers, what comes later is
-/// newer.
-fn is_newer(version: &str, than: &str) -> bool {
-    match (version.parse::<u64>(), than.parse::<u64>()) {
-        (Ok(version), Ok(than)) => version > than,
-        _ => version != than,
     }
 }
 
@@ -230,6 +268,21 @@ mod tests {
         known.begin_list();
         assert!(!known.listed("a", "3"));
         assert_eq!(known.end_list("20".into()), ["c"], "gone while nobody watched");
+    }
+
+    #[test]
+    fn what_was_asked_for_while_a_list_ran_stays_if_it_is_younger() {
+        let mut known = listed(&[("a", "3"), ("b", "4")], "7");
+        known.begin_list();
+        assert!(!known.listed("a", "3"));
+        assert!(known.introduced("a", "21"), "the list has an older one");
+        assert!(known.introduced("b", "9"), "known before, and changed");
+        assert!(known.introduced("c", "10"));
+        assert!(known.introduced("d", "22"));
+        let mut gone = known.end_list("20".into());
+        gone.sort();
+        assert_eq!(gone, ["b", "c"], "they ended before the list was made");
+        assert!(known.deleted("a", "23") && known.deleted("d", "24"));
     }
 
     #[test]

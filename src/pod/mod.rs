@@ -8,5 +8,6 @@ pub mod object;
 pub mod overrides;
 pub mod redirection;
 pub mod selector;
+mod strings;
 pub mod types;
 pub mod yaml;

@@ -1,10 +1,7 @@
 //! Pods and namespaces, reduced to what we need. Memory per pod is bounded by what is kept here.
 
-use std::collections::BTreeMap;
+pub use super::strings::StringMap;
 use std::net::IpAddr;
-
-/// Labels or annotations.
-pub type StringMap = BTreeMap<String, String>;
 
 /// `namespace/name`, as people write it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
