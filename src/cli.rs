@@ -1,8 +1,10 @@
 //! From `argv` to a command; arguments to flags, and the usage text, both by the option tables.
 
 pub mod agent;
+pub mod iptables;
 pub mod rules;
 pub mod uninstall;
+pub mod wait;
 
 use crate::config::option::{Flags, Section, Spec, Takes};
 use crate::error::{Error, Kind, Result};
@@ -18,6 +20,10 @@ pub enum Personality {
     Plugin,
     /// Shows the rules of a pod.
     Rules,
+    /// Programs, cleans or validates the redirection to a sidecar.
+    Iptables,
+    /// Waits for a URL.
+    Wait,
     /// Takes everything off the node.
     Uninstall,
     /// Says what it is.
@@ -27,10 +33,16 @@ pub enum Personality {
 }
 
 /// The commands that can be named, with what they are for.
-const COMMANDS: [(&str, Personality, &str); 6] = [
+const COMMANDS: [(&str, Personality, &str); 8] = [
     ("agent", Personality::Agent, "the daemon: installs the plugin and enrols the node's pods (also as install-cni)"),
     ("cni", Personality::Plugin, "the CNI plugin, run by a container runtime (also as istio-cni)"),
     ("rules", Personality::Rules, "print the traffic rules of a pod or of the host; applies nothing"),
+    (
+        "iptables",
+        Personality::Iptables,
+        "redirect a pod or a machine to its sidecar, clean or validate that (also as istio-iptables)",
+    ),
+    ("wait", Personality::Wait, "wait until a URL answers 200"),
     ("uninstall", Personality::Uninstall, "take the plugin and its configuration off the node; --dry-run only lists"),
     ("version", Personality::Version, "print the version"),
     ("help", Personality::Help, "print this text"),
@@ -43,6 +55,7 @@ pub fn personality(argv: &[OsString], cni_command: bool) -> Result<(Personality,
     match Path::new(name).file_name().and_then(OsStr::to_str) {
         Some("install-cni") => return Ok((Personality::Agent, args)),
         Some("istio-cni") => return Ok((Personality::Plugin, args)),
+        Some("istio-iptables") => return Ok((Personality::Iptables, args)),
         _ => {}
     }
     let Some((word, rest)) = args.split_first() else {
@@ -107,25 +120,23 @@ pub fn scan(args: &[OsString], specs: &[Spec]) -> Result<Arguments> {
     let mut found = Arguments::default();
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(arg) = parser.next().map_err(usage)? {
-        let name = match arg {
+        let (called, spec) = match arg {
             Arg::Long("help") | Arg::Short('h') => return Ok(Arguments { help: true, ..Arguments::default() }),
-            Arg::Long(name) => name.to_owned(),
-            Arg::Short(letter) => return Err(unknown_option(&format!("-{letter}"), specs)),
+            Arg::Long(name) => (format!("--{name}"), specs.iter().find(|spec| spec.name.flag() == Some(name))),
+            Arg::Short(letter) => (format!("-{letter}"), specs.iter().find(|spec| spec.name.letter() == Some(letter))),
             Arg::Value(operand) => {
                 found.operands.push(operand);
                 continue;
             }
         };
-        let Some(spec) = specs.iter().find(|spec| spec.name.flag() == Some(&name)) else {
-            return Err(unknown_option(&format!("--{name}"), specs));
-        };
+        let Some(spec) = spec else { return Err(unknown_option(&called, specs)) };
         let value = match spec.takes {
             Takes::Switch => parser.optional_value().unwrap_or_else(|| "true".into()),
             Takes::Value(_) | Takes::OneOf(_) => parser.value().map_err(usage)?,
         };
         let value = value
             .into_string()
-            .map_err(|value| Error::of(Kind::Usage, format_args!("option --{name}: {value:?} is not UTF-8")))?;
+            .map_err(|value| Error::of(Kind::Usage, format_args!("option {called}: {value:?} is not UTF-8")))?;
         if let Some(flag) = spec.name.flag() {
             found.flags.insert(flag, value);
         }
@@ -187,10 +198,11 @@ pub fn usage(synopsis: &str, about: &str, specs: &[Spec]) -> String {
 
 fn describe(spec: &Spec) -> String {
     let variable = spec.name.variable();
+    let letter = spec.name.letter().map_or(String::new(), |letter| format!("-{letter}, "));
     let called = match (spec.name.flag(), spec.takes) {
-        (Some(flag), Takes::Switch) => format!("--{flag}[=BOOL]"),
-        (Some(flag), Takes::Value(value)) => format!("--{flag} {value}"),
-        (Some(flag), Takes::OneOf(words)) => format!("--{flag} {}", words.join("|")),
+        (Some(flag), Takes::Switch) => format!("{letter}--{flag}[=BOOL]"),
+        (Some(flag), Takes::Value(value)) => format!("{letter}--{flag} {value}"),
+        (Some(flag), Takes::OneOf(words)) => format!("{letter}--{flag} {}", words.join("|")),
         (None, Takes::Switch) => "variable only: BOOL".to_owned(),
         (None, Takes::Value(value)) => format!("variable only: {value}"),
         (None, Takes::OneOf(words)) => format!("variable only: {}", words.join("|")),
@@ -238,6 +250,7 @@ mod tests {
         check(&["/usr/local/bin/install-cni", "--log_as_json"], true, Some((Personality::Agent, 1)));
         check(&["ferrule", "agent", "--ambient-enabled"], true, Some((Personality::Agent, 1)));
         check(&["ferrule", "cni"], false, Some((Personality::Plugin, 0)));
+        check(&["/usr/local/bin/istio-iptables", "-p", "15001"], true, Some((Personality::Iptables, 2)));
         check(&["ferrule"], true, Some((Personality::Plugin, 0)));
         check(&["./ferrule", "rules", "--host"], false, Some((Personality::Rules, 1)));
         check(&["ferrule", "--help"], true, Some((Personality::Help, 0)));

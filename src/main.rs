@@ -3,7 +3,7 @@
 //! Only this file reads the environment and writes to standard output. A plugin run does nothing before it is known to
 //! be one.
 
-use ferrule::cli::{self, Personality, agent, rules, uninstall};
+use ferrule::cli::{self, Personality, agent, iptables, rules, uninstall, wait};
 use ferrule::cni::plugin::{self, Environment};
 use ferrule::config::option::Variables;
 use ferrule::error::{Context, Result};
@@ -35,6 +35,8 @@ fn run(argv: &[OsString]) -> Result<ExitCode> {
         Personality::Plugin => return Ok(plugin()),
         Personality::Agent => agent(args)?,
         Personality::Rules => rules(args)?,
+        Personality::Iptables => return iptables(args),
+        Personality::Wait => wait(args)?,
         Personality::Uninstall => return uninstall(args),
         Personality::Version => print(&format!("ferrule {}\n", env!("CARGO_PKG_VERSION")))?,
         Personality::Help => print(&cli::overview())?,
@@ -80,6 +82,34 @@ fn rules(args: &[OsString]) -> Result<()> {
         say(format_args!("ferrule: warning: {warning}"));
     }
     print(&answer.text)
+}
+
+/// Exit code 126 says that validation failed, and is what repair looks for.
+fn iptables(args: &[OsString]) -> Result<ExitCode> {
+    const NOT_REDIRECTED: u8 = 126;
+    let (options, remarks) = match iptables::parse(args, &variables())? {
+        iptables::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
+        iptables::Request::Run(options, remarks) => (options, remarks),
+    };
+    logging::start(options.logging.clone())?;
+    for (level, text) in remarks {
+        log::log!(target: "default", level, "{text}");
+    }
+    print(&iptables::program(&options)?)?;
+    Ok(match iptables::validate(&options)? {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            say(format_args!("ferrule: {reason}"));
+            ExitCode::from(NOT_REDIRECTED)
+        }
+    })
+}
+
+fn wait(args: &[OsString]) -> Result<()> {
+    match wait::parse(args, &variables())? {
+        wait::Request::Help(text) => print(&text),
+        wait::Request::Wait(wait) => wait.run(),
+    }
 }
 
 /// Prints what was done; exit code 1 if something was left undone.

@@ -15,6 +15,8 @@ pub type Flags = BTreeMap<&'static str, String>;
 pub enum Name {
     /// A flag, and the variable of that name in upper case with `_` for `-`.
     Flag(&'static str),
+    /// The same, with a letter besides.
+    Lettered(char, &'static str),
     /// A flag of one command, without variable.
     FlagOnly(&'static str),
     /// A variable without flag.
@@ -25,15 +27,23 @@ impl Name {
     /// The flag, without dashes.
     pub fn flag(self) -> Option<&'static str> {
         match self {
-            Name::Flag(name) | Name::FlagOnly(name) => Some(name),
+            Name::Flag(name) | Name::Lettered(_, name) | Name::FlagOnly(name) => Some(name),
             Name::Variable(_) => None,
+        }
+    }
+
+    /// The letter.
+    pub fn letter(self) -> Option<char> {
+        match self {
+            Name::Lettered(letter, _) => Some(letter),
+            Name::Flag(_) | Name::FlagOnly(_) | Name::Variable(_) => None,
         }
     }
 
     /// The variable.
     pub fn variable(self) -> Option<String> {
         match self {
-            Name::Flag(name) => Some(name.to_uppercase().replace('-', "_")),
+            Name::Flag(name) | Name::Lettered(_, name) => Some(name.to_uppercase().replace('-', "_")),
             Name::FlagOnly(_) => None,
             Name::Variable(name) => Some(name.to_owned()),
         }

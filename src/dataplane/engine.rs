@@ -111,6 +111,11 @@ impl Engine {
         })
     }
 
+    /// The input that would be loaded, each with the name of the program that would take it; nothing is.
+    pub fn preview(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<Vec<(String, String)>> {
+        self.visit(netns, program, leftovers, |visit, wanted| Ok(visit.survey(wanted)?.inputs()))
+    }
+
     /// Takes everything of ours out that a program of this purpose may have put there, in both variants and families;
     /// goes on past failures and returns them joined. What is not there is no failure.
     pub fn remove(&self, netns: &Netns, program: &Program) -> Result<()> {

@@ -11,5 +11,6 @@ mod look;
 pub mod nft;
 pub mod probe_set;
 pub mod procfs;
+pub mod validation;
 mod visit;
 pub mod xtables;

@@ -64,6 +64,14 @@ pub struct Survey {
     elsewhere: Vec<Restore>,
 }
 
+impl Survey {
+    /// What would be loaded, by the name of the program.
+    pub fn inputs(self) -> Vec<(String, String)> {
+        let all = self.restores.into_iter().chain(self.elsewhere);
+        all.map(|Restore { variant, family, input }| (program_name(variant, family), input)).collect()
+    }
+}
+
 /// A visit. Made inside.
 #[derive(Debug)]
 pub struct Visit<'a> {
@@ -247,6 +255,11 @@ impl Memory {
 
 fn restore(variant: Variant, family: Family, input: String) -> Option<Restore> {
     (!input.is_empty()).then_some(Restore { variant, family, input })
+}
+
+fn program_name(variant: Variant, family: Family) -> String {
+    let ip = if family == Family::V4 { "iptables" } else { "ip6tables" };
+    format!("{ip}-{variant}-restore")
 }
 
 fn family_name(family: Family) -> &'static str {

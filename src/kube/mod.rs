@@ -10,7 +10,7 @@ mod backoff;
 pub mod client;
 pub mod config;
 mod credentials;
-mod dns;
+pub mod dns;
 mod known;
 pub mod kubeconfig;
 pub mod list;

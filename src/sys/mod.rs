@@ -10,6 +10,7 @@ pub mod file;
 pub mod logfile;
 pub mod netlink;
 pub mod netns;
+pub mod tcp;
 pub mod thread;
 pub mod unix;
 pub mod watch;
