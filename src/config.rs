@@ -257,6 +257,7 @@ impl Config {
                 mode: self.kubeconfig_mode,
             }),
             executable: PathBuf::from("/proc/self/exe"),
+            settle: Duration::from_secs(2),
         }
     }
 

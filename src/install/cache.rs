@@ -1,7 +1,8 @@
-//! The container runtimes' cache of CNI results: which sandboxes will be torn down through our plugin.
+//! Which sandboxes will be torn down through our plugin, as far as it can be seen on the host.
 //!
-//! libcni keeps the configuration of each ADD and takes the chain for DEL from there: as long as one of them names our
-//! plugin, its executable must stay, or the runtime cannot tear that sandbox down.
+//! libcni keeps the configuration of each ADD in a cache and takes the chain for DEL from there: as long as one of them
+//! names our plugin, its executable must stay, or the runtime cannot tear that sandbox down. A sandbox whose ADD is under
+//! way is not in the cache yet, and if that ADD fails it never will be: but the plugin runs.
 
 use super::PLUGIN;
 use crate::error::{Context, Error, Kind, Result};
@@ -10,7 +11,7 @@ use crate::sys::file::{HostRoot, read_limited};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where libcni keeps them: CRI-O and podman, containerd.
 const CACHES: [&str; 2] = ["/var/lib/cni/cache/results", "/var/lib/cni/results"];
@@ -37,6 +38,18 @@ pub fn who_needs_the_plugin(host_root: &HostRoot) -> Option<String> {
         Ok(Found::Sandbox(file)) => Some(format!("{file} names it, and its sandbox is torn down through it")),
         Err(e) => Some(format!("whether a sandbox still needs it cannot be told ({e})")),
     }
+}
+
+/// The process that runs the plugin now, if one does.
+pub fn who_runs_the_plugin(host_root: &HostRoot, executable: &Path) -> Option<String> {
+    let file = |path: PathBuf| std::fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
+    let wanted = file(executable.into())?;
+    let processes = std::fs::read_dir(host_root.path().join("proc")).ok()?;
+    processes.flatten().find_map(|process| {
+        let name = process.file_name().into_string().ok()?;
+        let number: u32 = name.parse().ok()?;
+        (file(process.path().join("exe"))? == wanted).then(|| format!("process {number} runs it for a sandbox"))
+    })
 }
 
 enum Found {

@@ -10,6 +10,7 @@
 
 use crate::sys::file::HostRoot;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub mod binary;
 pub mod cache;
@@ -68,4 +69,8 @@ pub struct Options {
     pub kubeconfig: Option<kubeconfig::Options>,
     /// The executable to install, `/proc/self/exe`.
     pub executable: PathBuf,
+    /// How long nobody may have run the plugin before a removal takes its executable: a runtime that read the
+    /// configuration before our entry was taken out is at the plugins before ours meanwhile, or about to write down
+    /// what it ran.
+    pub settle: Duration,
 }

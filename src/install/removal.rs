@@ -3,8 +3,14 @@
 use super::directory::Applied;
 use super::{Options, binary, cache, directory, kubeconfig, plan};
 use crate::error::{Error, Result};
-use crate::sys::file;
+use crate::sys::{clock, file};
 use std::path::Path;
+use std::time::Duration;
+
+/// How long a removal waits for a plugin that runs: longer than one whose agent is gone goes on asking for it.
+const LONGEST: Duration = Duration::from_secs(15);
+/// Between looks whether one does.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Whether a removal acts or only tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +31,7 @@ pub struct Removal {
 }
 
 /// Takes our entry out of the configuration (bringing a converted `.conf` back), removes the kubeconfig, and then the
-/// executable unless a cached CNI result still names it. Needs no API and no agent; a second call does nothing. The
+/// executable unless a sandbox still needs it. Needs no API and no agent; a second call does nothing. The
 /// keeper must be stopped.
 pub fn uninstall(options: &Options, run: Run) -> Removal {
     let mut removal = Removal::default();
@@ -35,7 +41,7 @@ pub fn uninstall(options: &Options, run: Run) -> Removal {
     removal.file(&options.run_dir.join(kubeconfig::FILE), run);
     let executable = binary::path(options);
     let needed_by = match &removal.failures[..] {
-        [] => cache::who_needs_the_plugin(&options.host_root),
+        [] => who_needs(&executable, options, run),
         // A configuration may still name it.
         _ => Some("the removal was not complete".to_owned()),
     };
@@ -49,6 +55,29 @@ pub fn uninstall(options: &Options, run: Run) -> Removal {
         removal.failures.extend(swept.into_iter().filter_map(Result::err));
     }
     removal
+}
+
+/// Why the executable must stay; `None`: nobody needs it, and nobody has begun to, since the configuration no longer names
+/// it.
+fn who_needs(executable: &Path, options: &Options, run: Run) -> Option<String> {
+    let began = clock::now();
+    let mut quiet_since = began;
+    loop {
+        let needed = cache::who_needs_the_plugin(&options.host_root);
+        if needed.is_some() || !executable.exists() {
+            return needed;
+        }
+        let running = cache::who_runs_the_plugin(&options.host_root, executable);
+        let now = clock::now();
+        if running.is_some() {
+            quiet_since = now;
+        }
+        let enough = now - quiet_since >= options.settle && running.is_none();
+        if run == Run::Dry || enough || now - began >= LONGEST {
+            return running;
+        }
+        clock::sleep(PAUSE);
+    }
 }
 
 fn configuration(options: &Options, run: Run, removal: &mut Removal) -> Result<()> {

@@ -94,6 +94,7 @@ impl Node {
             entry: fixture_entry(),
             kubeconfig: None,
             executable: self.path("ferrule"),
+            settle: Duration::ZERO,
         }
     }
 }
@@ -387,6 +388,44 @@ fn a_sandbox_that_needs_the_plugin_keeps_it() {
     let last = uninstall(&node.options(), Run::Real);
     assert_eq!(last.steps, [format!("remove {}", binary.display())]);
     assert!(uninstall(&node.options(), Run::Real).steps.is_empty());
+}
+
+/// A runtime is in the middle of an ADD while everything is removed: whatever comes of it, its DEL finds the plugin.
+#[test]
+fn a_plugin_that_runs_is_waited_for() {
+    let node = Node::new();
+    node.write("10-podnet.conflist", BRIDGE);
+    fs::copy("/bin/sleep", node.path("ferrule")).unwrap();
+    symlink("/proc", node.path("proc")).unwrap();
+    Kept::start(node.options()).ready();
+    let chained = node.read("10-podnet.conflist");
+    let binary = node.path("opt/cni/bin/istio-cni");
+    let cache = node.path("var/lib/cni/results");
+    fs::create_dir_all(&cache).unwrap();
+    let mut plugin = std::process::Command::new(&binary).arg("1000").spawn().unwrap();
+
+    let dry = uninstall(&node.options(), Run::Dry);
+    assert!(dry.steps.last().unwrap().contains(&format!("process {} runs it", plugin.id())), "{:?}", dry.steps);
+    let options = Options { settle: Duration::from_millis(500), ..node.options() };
+    let removal = std::thread::spawn({
+        let options = options.clone();
+        move || uninstall(&options, Run::Real)
+    });
+    eventually("our entry is gone", || node.read("10-podnet.conflist") == BRIDGE);
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
+    assert!(binary.exists());
+    // The runtime writes down what it ran a moment after that has ended.
+    let cached = format!(r#"{{"kind":"cniCacheV1","config":"{}"}}"#, BASE64_STANDARD.encode(chained));
+    fs::write(cache.join(".new"), cached).unwrap();
+    fs::rename(cache.join(".new"), cache.join("podnet-abc-eth0")).unwrap();
+    let removal = removal.join().unwrap();
+    assert!(removal.failures.is_empty() && removal.steps.last().unwrap().contains("podnet-abc-eth0"), "{removal:?}");
+    assert!(binary.exists());
+
+    fs::remove_file(cache.join("podnet-abc-eth0")).unwrap();
+    let last = uninstall(&options, Run::Real);
+    assert_eq!(last.steps, [format!("remove {}", binary.display())]);
 }
 
 /// Another program takes our entry out as soon as it sees it, a hundred times a second.

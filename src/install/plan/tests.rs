@@ -37,6 +37,7 @@ fn options() -> Options {
         },
         kubeconfig: None,
         executable: PathBuf::new(),
+        settle: Duration::ZERO,
     }
 }
 
