@@ -6,9 +6,10 @@
 
 use super::event::{Failure, code};
 use super::version::{Shape, Version};
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use std::fmt;
 use std::net::IpAddr;
 
 /// Expresses `prev` (an empty result without one) in `version`; the answer is one JSON object.
@@ -21,7 +22,7 @@ pub fn express(prev: Option<&RawValue>, version: Version) -> Result<String, Fail
     if !text.starts_with('{') {
         return Err(invalid(&"is not a JSON object"));
     }
-    #[derive(Deserialize)]
+    #[derive(serde::Deserialize)]
     struct Head {
         #[serde(rename = "cniVersion")]
         cni_version: Option<String>,
@@ -29,13 +30,12 @@ pub fn express(prev: Option<&RawValue>, version: Version) -> Result<String, Fail
     let head: Head = serde_json::from_str(text).map_err(|e| invalid(&format_args!("cannot be read: {e}")))?;
     match head.cni_version.as_deref() {
         Some(same) if same == version.as_str() => Ok(text.to_owned()),
+        // The runtime means the configuration's version, as libcni does; a result without one would be taken for 0.1.0.
         None | Some("") => {
-            // The runtime means the configuration's version, as libcni does; a result without one would be taken for
-            // 0.1.0.
-            let mut object = decode(text).map_err(|e| invalid(&e))?;
-            object.shift_remove("cniVersion");
-            object.shift_insert(0, "cniVersion".to_owned(), version.as_str().into());
-            Ok(Value::Object(object).to_string())
+            let members = Members::parse(text).map_err(|e| invalid(&e))?;
+            let rest = members.0.iter().filter(|(key, _)| key != "cniVersion");
+            let rest = rest.map(|(key, value)| (key.as_str(), value.get().to_owned()));
+            Ok(print(std::iter::once(("cniVersion", json!(version.as_str()).to_string())).chain(rest)))
         }
         Some(other) => {
             let from = Version::parse(other).ok_or_else(|| {
@@ -44,16 +44,71 @@ pub fn express(prev: Option<&RawValue>, version: Version) -> Result<String, Fail
                     super::version::supported()
                 ))
             })?;
-            let mut object = decode(text).map_err(|e| invalid(&e))?;
+            let members = Members::parse(text).map_err(|e| invalid(&e))?;
+            let mut object = members.known().map_err(|e| invalid(&e))?;
             object.insert("cniVersion".to_owned(), version.as_str().into());
             convert(&mut object, from.shape(), version.shape());
-            Ok(Value::Object(object).to_string())
+            let kept = members.0.iter().filter_map(|(key, value)| {
+                if !KNOWN.contains(&key.as_str()) {
+                    return Some((key.clone(), value.get().to_owned()));
+                }
+                object.shift_remove(key).map(|value| (key.clone(), value.to_string()))
+            });
+            let kept: Vec<_> = kept.collect();
+            let new = object.iter().map(|(key, value)| (key.clone(), value.to_string()));
+            Ok(print(kept.into_iter().chain(new)))
         }
     }
 }
 
-fn decode(text: &str) -> Result<Map<String, Value>, String> {
-    serde_json::from_str(text).map_err(|e| format!("cannot be read: {e}"))
+/// What differs between the versions.
+const KNOWN: [&str; 6] = ["cniVersion", "interfaces", "ips", "routes", "ip4", "ip6"];
+
+/// An object's members in order, as they are written: numbers may have more digits than ours could hold. Of a repeated
+/// key the last counts.
+struct Members(Vec<(String, Box<RawValue>)>);
+
+impl Members {
+    fn parse(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|e| format!("cannot be read: {e}"))
+    }
+
+    fn known(&self) -> Result<Map<String, Value>, String> {
+        let known = self.0.iter().filter(|(key, _)| KNOWN.contains(&key.as_str()));
+        let decode = |value: &RawValue| serde_json::from_str(value.get());
+        known
+            .map(|(key, value)| Ok((key.clone(), decode(value).map_err(|e| format!("has a bad {key}: {e}"))?)))
+            .collect()
+    }
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Members, M::Error> {
+                let mut members: Vec<(String, Box<RawValue>)> = Vec::new();
+                while let Some((key, value)) = map.next_entry()? {
+                    match members.iter_mut().find(|(known, _)| *known == key) {
+                        Some((_, known)) => *known = value,
+                        None => members.push((key, value)),
+                    }
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+/// One JSON object of keys and the texts of their values.
+fn print<K: AsRef<str>>(members: impl Iterator<Item = (K, String)>) -> String {
+    let members = members.map(|(key, value)| format!("{}:{value}", json!(key.as_ref())));
+    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
 fn convert(object: &mut Map<String, Value>, from: Shape, to: Shape) {
@@ -160,11 +215,19 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_knows_keeps_its_digits() {
+        let prev =
+            raw(r#"{"z":1e999,"cniVersion":"0.4.0","ips":[],"a":[1.50,123456789012345678901234567890],"z":0.10}"#);
+        let expected = r#"{"z":0.10,"cniVersion":"1.0.0","ips":[],"a":[1.50,123456789012345678901234567890]}"#;
+        assert_eq!(express(Some(&prev), Version::V1_0_0).unwrap(), expected);
+    }
+
+    #[test]
     fn what_is_no_result_is_refused() {
         for text in ["[]", "1", "\"x\"", r#"{"cniVersion":"9.0.0"}"#, r#"{"cniVersion":4}"#] {
             assert_eq!(express(Some(&raw(text)), Version::V1_0_0).unwrap_err().code, code::INVALID_CONFIG, "{text}");
         }
-        let deep = format!(r#"{{"cniVersion":"0.4.0","x":{}{}}}"#, "[".repeat(400), "]".repeat(400));
+        let deep = format!(r#"{{"cniVersion":"0.4.0","ips":{}{}}}"#, "[".repeat(400), "]".repeat(400));
         assert!(express(Some(&raw(&deep)), Version::V1_0_0).is_err());
         assert_eq!(express(Some(&raw(&deep)), Version::V0_4_0).unwrap(), deep);
     }

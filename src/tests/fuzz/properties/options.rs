@@ -15,7 +15,7 @@ pub fn options(input: &[u8]) {
     let args: Vec<OsString> = args.lines().map(OsString::from).collect();
     let variables: Variables = variables.lines().filter_map(|line| line.split_once('=')).map(owned).collect();
     match agent::parse(&args, &variables) {
-        Ok(agent::Request::Help(text)) => assert!(text.contains("--help")),
+        Ok(agent::Request::Help(text)) => assert!(text.contains("--ambient-enabled")),
         Ok(agent::Request::Run(config, _)) => {
             match config.agent() {
                 Ok(agent) => assert!(agent.run_dir.is_absolute() && agent.ztunnel_socket.is_absolute()),
