@@ -55,6 +55,8 @@ pub struct Config {
     skip_tls_verify: bool,
     pod_dir: Option<PathBuf>,
     node: String,
+    health_port: u16,
+    monitoring_port: u16,
     host_root: PathBuf,
     run_dir: PathBuf,
     ztunnel_socket: PathBuf,
@@ -118,6 +120,8 @@ impl Config {
             skip_tls_verify: false,
             pod_dir: None,
             node: String::new(),
+            health_port: 0,
+            monitoring_port: 0,
             host_root: PathBuf::new(),
             run_dir: PathBuf::new(),
             ztunnel_socket: PathBuf::new(),
@@ -190,6 +194,9 @@ impl Config {
             switch_to_host_ns: self.switch_to_host_ns,
             verify_interval: self.verify_interval,
             reconcile_on_startup: self.reconcile_on_startup,
+            health_port: self.health_port,
+            monitoring_port: self.monitoring_port,
+            own_namespace: self.own_namespace().to_owned(),
             disable_safe_upgrade: self.disable_safe_upgrade,
             install: self.install(),
         })
@@ -328,6 +335,8 @@ mod tests {
         assert!(!agent.switch_to_host_ns);
         assert_eq!(agent.probe_v4.to_string(), "169.254.7.127");
         assert_eq!(agent.probe_v6.to_string(), "fd16:9254:7127:1337:ffff:ffff:ffff:ffff");
+        assert_eq!((agent.health_port, agent.monitoring_port), (8000, 15014));
+        assert_eq!(agent.own_namespace, "istio-system");
         assert_eq!((agent.force_backend, agent.verify_interval), (None, Duration::from_secs(30)));
         let install = config.install();
         assert_eq!(install.net_dir, Path::new("/host/etc/cni/net.d"));

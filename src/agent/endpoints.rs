@@ -10,6 +10,7 @@ use crate::cni::event::{AddEvent, AttachmentEvent, Failure, GcEvent, code};
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::server::{self, Response, Unread};
 use crate::logging::{self, Repeat};
+use crate::metrics;
 use crate::sys::exchange::Exchange;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::Netns;
@@ -63,7 +64,11 @@ pub fn plugin_events(run_dir: &Path, host_root: HostRoot, inbox: Sender<Event>) 
     let serve = move |connection: &Connection, begun: &dyn Fn()| {
         talk(connection, begun, |request, descriptors| {
             let id = numbers.fetch_add(1, Ordering::Relaxed);
-            ask(id, &request, descriptors, &host_root, connection, &inbox)
+            let response = ask(id, &request, descriptors, &host_root, connection, &inbox)?;
+            if request.method == "POST" {
+                metrics::PLUGIN_REQUESTS.inc([&response.status.to_string()]);
+            }
+            Some(response)
         });
     };
     let path = run_dir.join("pluginevent.sock");

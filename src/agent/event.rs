@@ -1,5 +1,6 @@
 //! What can happen to the agent, and what it can do about it: the vocabulary between the pure state and the machine.
 
+use super::herald::Lament;
 use super::memory::Record;
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
 use crate::error::Result;
@@ -124,6 +125,8 @@ pub enum Action {
     LookUp(PodName),
     /// The pod's redirection annotation becomes this.
     Publish(String, PodName, Option<Redirection>),
+    /// People are told what is wrong with a pod.
+    Announce(Lament),
     /// A connection gets its snapshot.
     Snapshot(ConnectionId, Vec<zds::Request>),
     /// A connection gets a request.
@@ -154,6 +157,18 @@ pub enum Work {
     /// Find the namespaces of these pods, in remembered places and in one walk over `/proc`, leaving out those that
     /// belong to others.
     Walk(Vec<Sought>, BTreeSet<NetnsId>),
+    /// Enter these addresses of a pod into the host's probe sets, in place of those it had there; where a namespace is
+    /// given, only those that are on an interface inside.
+    Enter(String, Vec<IpAddr>, Option<Arc<Netns>>),
+    /// Take whatever the host's probe sets have of this uid out.
+    Leave(String),
+    /// Bring the host's rule and sets to what they should be, and throw entries out that nobody entered.
+    Host {
+        /// Whether to throw out.
+        prune: bool,
+    },
+    /// Which of these pods have all their processes in another namespace than this one of theirs?
+    Compare(Vec<(Sought, NetnsId)>),
     /// Do these paths still lead to these namespaces?
     Probe(Vec<Path>),
 }
@@ -195,8 +210,16 @@ pub enum Outcome {
     Removed(Result<()>),
     /// Of [`Work::Note`].
     Noted(Result<Option<Record>>),
+    /// Of [`Work::Enter`].
+    Entered(Result<()>),
+    /// Of [`Work::Leave`].
+    Left(Result<()>),
+    /// Of [`Work::Host`]: what was not as it should be.
+    Hosted(Result<Vec<String>>),
     /// Of [`Work::Walk`]: the namespaces that were found, by uid.
     Walked(Result<BTreeMap<String, Arc<Netns>>>),
+    /// Of [`Work::Compare`]: those pods, with the namespace that has one of their addresses, if one has.
+    Compared(Result<BTreeMap<String, Option<Arc<Netns>>>>),
     /// Of [`Work::Probe`]: the pods whose path leads elsewhere or nowhere.
     Probed(Vec<Path>),
 }

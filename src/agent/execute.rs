@@ -6,6 +6,8 @@
 
 use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Work};
 use super::memory::{Memory, Record};
+use super::pulse::Pulse;
+use crate::dataplane::host::Host;
 use crate::dataplane::inpod::{self, InPod};
 use crate::dataplane::procfs::{self, Wanted};
 use crate::error::{Error, Kind, Result};
@@ -26,6 +28,9 @@ use std::time::Duration;
 /// Rules of this many pods are worked on at the same time.
 const WORKERS: usize = 4;
 
+/// No piece of work takes longer: the programs have deadlines of 10 s each.
+const STUCK: Duration = Duration::from_secs(90);
+
 /// Between lines about a trouble that lasts.
 const REMIND: Duration = Duration::from_secs(60);
 
@@ -40,6 +45,8 @@ pub struct Context {
     pub host_root: HostRoot,
     /// Records of sandboxes.
     pub memory: Memory,
+    /// The host's rule and probe sets, where they are ours to keep.
+    pub host_side: Option<Host>,
     /// Made when first needed: a node that lacks a program must be able to get it while we run.
     programmer: Mutex<Option<Arc<InPod>>>,
     /// Of the memory.
@@ -48,12 +55,19 @@ pub struct Context {
 
 impl Context {
     /// Gathers it.
-    pub fn new(inpod: inpod::Options, host: Netns, host_root: HostRoot, memory: Memory) -> Self {
+    pub fn new(
+        inpod: inpod::Options,
+        host: Netns,
+        host_side: Option<Host>,
+        host_root: HostRoot,
+        memory: Memory,
+    ) -> Self {
         Context {
             inpod,
             host,
             host_root,
             memory,
+            host_side,
             programmer: Mutex::new(None),
             trouble: Mutex::new(Repeat::new(REMIND)),
         }
@@ -97,14 +111,19 @@ struct Waiting {
 
 impl Workers {
     /// Starts them; outcomes go to `inbox`.
-    pub fn start(context: &Arc<Context>, inbox: &Sender<Event>) -> Result<Self> {
+    pub fn start(context: &Arc<Context>, pulse: &Pulse, inbox: &Sender<Event>) -> Result<Self> {
         let queue = Arc::new(Queue::default());
         let workers = Workers { queue: Arc::clone(&queue) };
         for number in 0..WORKERS {
             let (queue, context, inbox) = (Arc::clone(&queue), Arc::clone(context), inbox.clone());
-            thread::spawn(&format!("worker-{number}"), move || {
+            let name = format!("worker-{number}");
+            let beat = pulse.watch(&name, STUCK);
+            thread::spawn(&name, move || {
                 while let Some((id, work)) = queue.next() {
-                    if inbox.send(Event::Done(id, perform(&context, work))).is_err() {
+                    beat.begin();
+                    let outcome = perform(&context, work);
+                    beat.end();
+                    if inbox.send(Event::Done(id, outcome)).is_err() {
                         return;
                     }
                 }
@@ -163,7 +182,11 @@ fn perform(context: &Context, work: Work) -> Outcome {
         Work::Redirect(netns, wanted, ips) => Outcome::Redirected(redirect(context, &netns, &wanted, ips)),
         Work::Remove(netns) => Outcome::Removed(context.programmer().and_then(|programmer| programmer.remove(&netns))),
         Work::Note(uid, record) => Outcome::Noted(note(context, &uid, record)),
+        Work::Enter(uid, addresses, inside) => Outcome::Entered(enter(context, &uid, addresses, inside.as_deref())),
+        Work::Leave(uid) => Outcome::Left(leave(context, &uid)),
+        Work::Host { prune } => Outcome::Hosted(look_after_host(context, prune)),
         Work::Walk(sought, claimed) => Outcome::Walked(walk(context, &sought, claimed)),
+        Work::Compare(pods) => Outcome::Compared(compare(context, &pods)),
         Work::Probe(paths) => Outcome::Probed(probe(context, paths)),
     }
 }
@@ -219,6 +242,56 @@ fn pod_addresses(netns: &Netns) -> Result<Vec<IpAddr>> {
         IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
     });
     Ok(addresses)
+}
+
+/// The entries of a pod in the host's probe sets.
+fn entries(host: &Host, uid: &str) -> Result<Vec<IpAddr>> {
+    let all = host.in_kernel()?.into_iter();
+    Ok(all.filter(|(_, owner)| owner == uid).map(|(address, _)| address).collect())
+}
+
+fn enter(context: &Context, uid: &str, mut addresses: Vec<IpAddr>, inside: Option<&Netns>) -> Result<()> {
+    let Some(host) = &context.host_side else { return Ok(()) };
+    if let Some(netns) = inside {
+        let inside = netns.enter(netlink::addresses)??;
+        addresses.retain(|address| inside.contains(&address.to_canonical()));
+    }
+    host.add(uid, &addresses)?;
+    let mut old = entries(host, uid)?;
+    old.retain(|address| !addresses.contains(address));
+    host.remove(uid, &old)
+}
+
+fn leave(context: &Context, uid: &str) -> Result<()> {
+    let Some(host) = &context.host_side else { return Ok(()) };
+    host.remove(uid, &entries(host, uid)?)
+}
+
+fn look_after_host(context: &Context, prune: bool) -> Result<Vec<String>> {
+    let Some(host) = &context.host_side else { return Ok(Vec::new()) };
+    let mut differences = host.ensure(context.programmer()?.engine())?;
+    if prune {
+        differences.extend(host.prune()?);
+    }
+    Ok(differences)
+}
+
+/// The pods whose processes are all in other namespaces than the one that is held for them.
+fn compare(context: &Context, pods: &[(Sought, NetnsId)]) -> Result<BTreeMap<String, Option<Arc<Netns>>>> {
+    let wanted = |sought: &Sought| {
+        let Sought { uid, alias, ips, .. } = sought.clone();
+        Wanted { uid, alias, ips }
+    };
+    let all: Vec<Wanted> = pods.iter().map(|(sought, _)| wanted(sought)).collect();
+    let homes = procfs::homes(&context.host_root, &all, context.host.id())?;
+    let elsewhere =
+        |((_, held), homes): &(&(Sought, NetnsId), &BTreeSet<NetnsId>)| !homes.is_empty() && !homes.contains(held);
+    let moved: Vec<Wanted> = pods.iter().zip(&homes).filter(elsewhere).map(|((sought, _), _)| wanted(sought)).collect();
+    if moved.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut found = procfs::find(&context.host_root, &moved, context.host.id(), &BTreeSet::new())?;
+    Ok(moved.into_iter().map(|pod| (found.remove(&pod.uid).map(Arc::new), pod.uid)).map(|(n, uid)| (uid, n)).collect())
 }
 
 /// Looks in remembered places first, then walks `/proc` once for all the others.

@@ -11,8 +11,12 @@ mod directory;
 mod endpoints;
 mod event;
 mod execute;
+mod herald;
+mod judge;
 pub mod memory;
+mod ports;
 mod publish;
+mod pulse;
 mod run;
 mod source;
 mod state;
@@ -59,6 +63,12 @@ pub struct Options {
     pub verify_interval: Duration,
     /// `--ambient-reconcile-pod-rules-on-startup`: bring pods enrolled by an earlier run to today's settings.
     pub reconcile_on_startup: bool,
+    /// `--health-port`; 0 is off.
+    pub health_port: u16,
+    /// `--monitoring-port`; 0 is off.
+    pub monitoring_port: u16,
+    /// The namespace of our own pod, where our DaemonSet is.
+    pub own_namespace: String,
     /// `--ambient-disable-safe-upgrade`: a stop always removes what was installed.
     pub disable_safe_upgrade: bool,
     /// What is put on the node and kept there.

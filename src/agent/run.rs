@@ -2,14 +2,19 @@
 
 use super::event::{Action, Event, Stop};
 use super::execute::{Context as Workspace, Workers};
+use super::judge::Verdict;
 use super::memory::{Memory, NodeSettings};
+use super::pulse::{Beat, Pulse};
 use super::source::Source;
 use super::state::{Config, State};
-use super::{Options, PodSource, endpoints};
+use super::{Options, PodSource, endpoints, ports};
+use crate::dataplane::host::Host;
 use crate::dataplane::inpod;
 use crate::error::{Context, Result};
 use crate::install::{self, Keeper};
 use crate::logging::Repeat;
+use crate::metrics;
+use crate::rules;
 use crate::sys::file::{self, Lock, Mode};
 use crate::sys::netns::Netns;
 use crate::sys::{clock, thread};
@@ -20,12 +25,15 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Between tries to get what another agent still has, or what the kernel refuses.
 const RETRY: Duration = Duration::from_millis(200);
 /// Between looks whether the ZDS socket is still ours.
 const LOOK: Duration = Duration::from_secs(1);
+/// No step of the main loop takes longer.
+const STUCK: Duration = Duration::from_secs(15);
 /// For the hello and each acknowledgement of a ztunnel.
 const ZTUNNEL: Duration = Duration::from_secs(5);
 
@@ -35,22 +43,31 @@ pub fn run(options: Options) -> Result<()> {
     file::create_dir_all(&options.run_dir, Mode(0o755))?;
     let (inbox, events) = channel();
     watch_signals(&inbox)?;
+    let pulse = Pulse::new();
+    ports::health(options.health_port, pulse.clone(), inbox.clone())?;
+    ports::monitoring(options.monitoring_port, inbox.clone())?;
     // Served from the very start, with 503 until the stores are filled.
     let plugin_events = endpoints::plugin_events(&options.run_dir, options.host_root.clone(), inbox.clone())?;
     let plugin_logs = endpoints::plugin_logs(&options.run_dir)?;
-    let Some(lock) = wait_for_lock(&options.run_dir, &events)? else { return Ok(()) };
+    let Some(lock) = wait_for_lock(&options.run_dir, &inbox, &events)? else { return Ok(()) };
 
-    let mut agent = Agent::start(&options, &inbox)?;
+    let mut agent = Agent::start(&options, &pulse, &inbox)?;
     let keeper = keep_installed(&options, &inbox)?;
     log::info!(target: "cni-agent", "the agent serves {}", options.run_dir.display());
     let taken_over = agent.serve(&events);
 
-    // In this order: nobody can ask any more, nobody is told any more, then what is on disk.
+    // In this order: nobody can ask any more, nobody is told any more, then what is on the node.
     drop((plugin_events, plugin_logs));
+    let (workspace, judgement) = (Arc::clone(&agent.workspace), agent.judgement.take());
     drop(agent);
     keeper.stop();
-    if options.disable_safe_upgrade && !taken_over {
-        remove_installed(&options.install);
+    match verdict(options.disable_safe_upgrade, taken_over, judgement) {
+        Verdict::Stays(why) => log::info!(target: "cni-agent", "what was installed stays: {why}"),
+        Verdict::Goes(why) => {
+            log::info!(target: "cni-agent", "what was installed is removed: {why}");
+            remove_installed(&options.install);
+            remove_host_side(&workspace);
+        }
     }
     drop(lock);
     log::info!(target: "cni-agent", "stopped");
@@ -73,11 +90,14 @@ fn watch_signals(inbox: &Sender<Event>) -> Result<()> {
 
 /// Two agents may run for a moment during an update; the one with the lock works. Until it is ours, requests are
 /// answered with "starting"; `None` when we are told to stop meanwhile.
-fn wait_for_lock(run_dir: &Path, events: &Receiver<Event>) -> Result<Option<Lock>> {
+fn wait_for_lock(run_dir: &Path, inbox: &Sender<Event>, events: &Receiver<Event>) -> Result<Option<Lock>> {
     let path = run_dir.join("lock");
-    let mut said = false;
+    let (mut said, mut conditions) = (false, Vec::new());
     loop {
         if let Some(lock) = Lock::try_take(&path)? {
+            for condition in conditions {
+                let _ = inbox.send(condition);
+            }
             return Ok(Some(lock));
         }
         if !std::mem::replace(&mut said, true) {
@@ -90,6 +110,7 @@ fn wait_for_lock(run_dir: &Path, events: &Receiver<Event>) -> Result<Option<Lock
                     log::info!(target: "cni-agent", "stopping: {why}");
                     return Ok(None);
                 }
+                Ok(condition @ Event::Condition(..)) => conditions.push(condition),
                 // A request: it is answered with "starting" because nobody keeps its channel.
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
@@ -100,12 +121,34 @@ fn wait_for_lock(run_dir: &Path, events: &Receiver<Event>) -> Result<Option<Lock
 
 fn keep_installed(options: &Options, inbox: &Sender<Event>) -> Result<Keeper> {
     let inbox = inbox.clone();
-    Keeper::start(options.install.clone(), move |notice| {
-        if let install::Notice::Readiness(missing) = notice {
+    Keeper::start(options.install.clone(), move |notice| match notice {
+        install::Notice::Readiness(missing) => {
+            metrics::INSTALL_READY.set([], i64::from(missing.is_empty()));
             let problem = (!missing.is_empty()).then(|| missing.join("; "));
             let _ = inbox.send(Event::Condition("installation", problem));
         }
+        install::Notice::Installed(outcome) => metrics::INSTALLS.inc([outcome.label()]),
+        install::Notice::Fight => metrics::CONF_FIGHTS.inc([]),
     })
+}
+
+fn verdict(always_remove: bool, taken_over: bool, judgement: Option<JoinHandle<Verdict>>) -> Verdict {
+    if taken_over {
+        return Verdict::Stays("another agent works here now".to_owned());
+    }
+    if always_remove {
+        return Verdict::Goes("--ambient-disable-safe-upgrade".to_owned());
+    }
+    let told = judgement.and_then(|thread| thread.join().ok());
+    told.unwrap_or_else(|| Verdict::Stays("there is nobody to ask whether a successor comes".to_owned()))
+}
+
+fn remove_host_side(workspace: &Workspace) {
+    let Some(host) = &workspace.host_side else { return };
+    match workspace.programmer().and_then(|programmer| host.remove_all(programmer.engine())) {
+        Ok(()) => log::info!(target: "cni-agent", "removed the host's rules and probe sets"),
+        Err(e) => log::error!(target: "cni-agent", "removal: {e}"),
+    }
 }
 
 fn remove_installed(options: &install::Options) {
@@ -123,6 +166,11 @@ struct Agent {
     state: State,
     workers: Workers,
     source: Source,
+    workspace: Arc<Workspace>,
+    beat: Beat,
+    own_namespace: String,
+    /// Whether the stop is an upgrade is being found out.
+    judgement: Option<JoinHandle<Verdict>>,
     ztunnels: Option<Server>,
     zds: zds::Options,
     ambient: bool,
@@ -133,7 +181,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(options: &Options, inbox: &Sender<Event>) -> Result<Self> {
+    fn start(options: &Options, pulse: &Pulse, inbox: &Sender<Event>) -> Result<Self> {
         let host = host_netns(options)?;
         let host_id = host.id();
         let memory = Memory::new(&options.run_dir)?;
@@ -144,7 +192,11 @@ impl Agent {
             lock_dir: options.run_dir.join("xtables"),
             program_dir: None,
         };
-        let workspace = Arc::new(Workspace::new(inpod, host, options.host_root.clone(), memory));
+        let host_rules = rules::host::Settings { probe_v4: options.probe_v4, probe_v6: options.probe_v6 };
+        let ambient = options.policy.ambient_enabled;
+        let host_side = ambient.then(|| host.try_clone()).transpose()?;
+        let host_side = host_side.map(|netns| Host::new(netns, host_rules, options.ipv6));
+        let workspace = Arc::new(Workspace::new(inpod, host, host_side, options.host_root.clone(), memory));
         let config = Config {
             policy: options.policy.clone(),
             settings: NodeSettings {
@@ -154,6 +206,7 @@ impl Agent {
                 probe_v6: options.probe_v6,
             },
             host: host_id,
+            host_side: ambient,
             verify_interval: options.verify_interval,
             reconcile_on_startup: options.reconcile_on_startup,
             source: match &options.source {
@@ -163,12 +216,13 @@ impl Agent {
             cluster: matches!(options.source, PodSource::Kubernetes { .. }),
             ztunnel_socket: options.ztunnel_socket.display().to_string(),
         };
-        let workers = Workers::start(&workspace, inbox)?;
+        let workers = Workers::start(&workspace, pulse, inbox)?;
         let (source, published) = Source::start(options, inbox)?;
         let usual = config.settings.usual();
         let state = State::new(config, records, published, Box::new(jitter), clock::now());
+        let warm = Arc::clone(&workspace);
         thread::spawn("warm-up", move || {
-            if let Err(e) = workspace.warm_up(&usual) {
+            if let Err(e) = warm.warm_up(&usual) {
                 log::warn!(target: "cni-agent", "no pod can be enrolled yet: {e}");
             }
         })?;
@@ -176,9 +230,13 @@ impl Agent {
             state,
             workers,
             source,
+            workspace,
+            beat: pulse.watch("the main loop", STUCK),
+            own_namespace: options.own_namespace.clone(),
+            judgement: None,
             ztunnels: None,
             zds: zds::Options { socket: options.ztunnel_socket.clone(), timeout: ZTUNNEL },
-            ambient: options.policy.ambient_enabled,
+            ambient,
             inbox: inbox.clone(),
             look: clock::now(),
             trouble: Repeat::new(Duration::MAX),
@@ -189,13 +247,18 @@ impl Agent {
     fn serve(&mut self, events: &Receiver<Event>) -> bool {
         let mut taken_over = false;
         loop {
-            self.look_after_socket();
+            self.look_around();
             let due = self.state.deadline().map_or(self.look, |deadline| deadline.min(self.look));
             let event = match events.recv_timeout(due.saturating_duration_since(clock::now())) {
                 Ok(event) => event,
                 Err(RecvTimeoutError::Timeout) => Event::Tick,
                 Err(RecvTimeoutError::Disconnected) => return taken_over,
             };
+            self.beat.begin();
+            if matches!(event, Event::Stop(Stop::Signal(_))) && self.judgement.is_none() {
+                // While what runs is finished.
+                self.judgement = self.source.judge(&self.own_namespace);
+            }
             taken_over |= matches!(event, Event::Stop(Stop::TakenOver(_)));
             for action in self.state.step(event, clock::now()) {
                 if matches!(action, Action::Exit) {
@@ -203,6 +266,7 @@ impl Agent {
                 }
                 self.perform(action);
             }
+            self.beat.end();
         }
     }
 
@@ -211,6 +275,7 @@ impl Agent {
             Action::Work(id, work) => self.workers.push(id, work),
             Action::LookUp(name) => self.source.look_up(name),
             Action::Publish(uid, name, redirection) => self.source.publish((uid, name, redirection)),
+            Action::Announce(lament) => self.source.announce(lament),
             Action::Snapshot(connection, items) => {
                 if let Some(server) = &self.ztunnels {
                     server.snapshot(connection, items);
@@ -227,12 +292,15 @@ impl Agent {
         }
     }
 
-    /// Serves the ZDS socket, and notices when somebody else does.
-    fn look_after_socket(&mut self) {
+    /// What is done now and then: shows how many pods there are, serves the ZDS socket, and notices when somebody else does.
+    fn look_around(&mut self) {
         if clock::now() < self.look {
             return;
         }
         self.look = clock::now() + LOOK;
+        for (state, count) in self.state.enrolments() {
+            metrics::ENROLMENTS.set([state], count);
+        }
         if !self.ambient {
             return;
         }

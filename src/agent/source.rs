@@ -4,6 +4,8 @@ use super::annotate::Annotator;
 use super::cluster::Cluster;
 use super::directory::Directory;
 use super::event::Event;
+use super::herald::{Herald, Lament};
+use super::judge::{Verdict, judge};
 use super::memory::{Published, read_published};
 use super::publish::{self, Change, Publisher};
 use super::{Options, PodSource};
@@ -11,13 +13,26 @@ use crate::error::Result;
 use crate::kube::client::Client;
 use crate::kube::config::Config;
 use crate::pod::types::PodName;
+use crate::sys::thread;
 use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
 
 /// A running source. Dropped, it writes what it can at once and ends.
 #[derive(Debug)]
 pub enum Source {
     /// The API server.
-    Cluster(Cluster, Annotator),
+    Cluster {
+        /// For questions of our own.
+        client: Client,
+        /// Our node's name.
+        node: String,
+        /// Pods and namespaces.
+        cluster: Cluster,
+        /// Annotations.
+        annotator: Annotator,
+        /// Events.
+        herald: Herald,
+    },
     /// Standalone mode.
     Directory(Directory, Publisher),
 }
@@ -30,7 +45,10 @@ impl Source {
                 let client = Client::new(Config::load(api)?);
                 let annotator = Annotator::start(&client)?;
                 log::info!(target: "cni-agent", node = node.as_str(); "asking the API server at {}", client.server());
-                Ok((Source::Cluster(Cluster::start(&client, node, inbox.clone())?, annotator), Published::new()))
+                let herald = Herald::start(&client, node)?;
+                let cluster = Cluster::start(&client, node, inbox.clone())?;
+                let node = node.clone();
+                Ok((Source::Cluster { client, node, cluster, annotator, herald }, Published::new()))
             }
             PodSource::Directory(path) => {
                 let published = read_published(&options.run_dir.join(publish::FILE)).unwrap_or_else(|e| {
@@ -46,15 +64,30 @@ impl Source {
     /// Looks a pod up and answers with [`super::event::Notice::LookedUp`].
     pub fn look_up(&self, name: PodName) {
         match self {
-            Source::Cluster(cluster, _) => cluster.look_up(name),
+            Source::Cluster { cluster, .. } => cluster.look_up(name),
             Source::Directory(directory, _) => directory.look_up(name),
         }
+    }
+
+    /// Tells people what is wrong with a pod, where there is a place for that; never blocks.
+    pub fn announce(&self, lament: Lament) {
+        if let Source::Cluster { herald, .. } = self {
+            herald.announce(lament);
+        }
+    }
+
+    /// Starts to find out whether our stop is an upgrade; `None` where nobody can tell.
+    pub fn judge(&self, namespace: &str) -> Option<JoinHandle<Verdict>> {
+        let Source::Cluster { client, node, .. } = self else { return None };
+        let (client, node, namespace) = (client.sibling(), node.clone(), namespace.to_owned());
+        let judging = thread::spawn("judge", move || judge(&client, &namespace, &node));
+        judging.inspect_err(|e| log::error!(target: "cni-agent", "{e}")).ok()
     }
 
     /// Writes what a pod is published as; never blocks.
     pub fn publish(&self, change: Change) {
         match self {
-            Source::Cluster(_, annotator) => annotator.publish(change),
+            Source::Cluster { annotator, .. } => annotator.publish(change),
             Source::Directory(_, publisher) => publisher.publish(change),
         }
     }

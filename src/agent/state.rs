@@ -6,6 +6,8 @@
 //! taken out, so a restart, a lost message or a repeated event cannot leave one half way.
 
 mod enrolment;
+mod host;
+mod identity;
 mod pods;
 mod requests;
 mod search;
@@ -22,6 +24,7 @@ use crate::cni::event::AttachmentEvent;
 use crate::pod::decision::Policy;
 use crate::pod::types::{PodName, StringMap};
 use crate::sys::netns::{Netns, NetnsId};
+use host::HostSide;
 use pods::Entry;
 use requests::Lookup;
 use std::collections::{BTreeMap, HashMap};
@@ -38,6 +41,8 @@ pub struct Config {
     pub settings: NodeSettings,
     /// The host's namespace: never a pod's.
     pub host: NetnsId,
+    /// The host's rules and probe sets are ours to keep.
+    pub host_side: bool,
     /// Between two verifications of a pod; zero turns them off.
     pub verify_interval: Duration,
     /// Bring pods of an earlier run to today's node settings.
@@ -61,6 +66,9 @@ pub struct State {
     /// Labels by namespace.
     namespaces: HashMap<String, StringMap>,
     ztunnels: Ztunnels,
+    host: HostSide,
+    /// When the pods' namespaces are compared with those of their processes.
+    compare_at: Option<Instant>,
     /// Requests whose pod the source is being asked for.
     lookups: Vec<Lookup>,
     /// Teardowns that came before we knew what they are about.
@@ -86,6 +94,10 @@ enum Task {
     Walk(Vec<(String, u64)>),
     /// The paths of sandboxes that are no longer valid are being looked at.
     Probe(ReplyTo),
+    /// The namespaces of these pods are being compared with those of their processes: uid and generation.
+    Compare(Vec<(String, u64)>),
+    /// The host's side is being looked at.
+    Host,
     /// A namespace is being redirected to a sidecar.
     Redirect(sidecar::Redirecting),
 }
@@ -122,6 +134,8 @@ impl State {
             names: HashMap::new(),
             namespaces: HashMap::new(),
             ztunnels: Ztunnels::default(),
+            host: HostSide::default(),
+            compare_at: None,
             lookups: Vec::new(),
             early: Vec::new(),
             tasks: BTreeMap::new(),
@@ -133,6 +147,7 @@ impl State {
             now,
             out: Vec::new(),
         };
+        state.host.at = state.config.host_side.then_some(now);
         for (uid, (name, redirection)) in published {
             state.entry(&uid, &name).published = Some(redirection);
         }
@@ -157,6 +172,8 @@ impl State {
         }
         self.wake_up();
         self.start_search();
+        self.look_at_host();
+        self.compare();
         self.leave_when_idle();
         std::mem::take(&mut self.out)
     }
@@ -168,7 +185,11 @@ impl State {
             _ => None,
         };
         let pods = self.pods.values().filter_map(|pod| pod.wake);
-        pods.chain(self.lookups.iter().map(|lookup| lookup.until)).chain(stop).min()
+        pods.chain(self.host.at)
+            .chain(self.compare_at)
+            .chain(self.lookups.iter().map(|lookup| lookup.until))
+            .chain(stop)
+            .min()
     }
 
     fn source(&mut self, notice: Notice) {
@@ -233,6 +254,16 @@ impl State {
                 Outcome::Redirected(result) => self.redirected(task, result),
                 outcome => log::error!(target: "cni-agent", "{outcome:?} does not answer a redirection"),
             },
+            Some(Task::Compare(asked)) => {
+                if let Outcome::Compared(moved) = outcome {
+                    self.compared(&asked, moved);
+                }
+            }
+            Some(Task::Host) => {
+                if let Outcome::Hosted(result) = outcome {
+                    self.host_done(result);
+                }
+            }
             None => self.pod_done(id, outcome),
         }
     }
@@ -309,7 +340,7 @@ impl State {
 
     fn leave_when_idle(&mut self) {
         let Phase::Stopping(until) = self.phase else { return };
-        let walk = |task: &Task| matches!(task, Task::Walk(_));
+        let walk = |task: &Task| matches!(task, Task::Walk(_) | Task::Compare(_));
         let idle = self.tasks.values().all(walk) && self.pods.values().all(|pod| !pod.is_busy());
         if idle || self.now >= until {
             self.out.push(Action::Exit);

@@ -405,11 +405,11 @@ pub const TABLE: &[Row<Config>] = &[
     switch("log_as_json", "false", Section::Observability, "Write log lines as JSON.", |c, v| {
         put(&mut c.logging.json, boolean(v))
     }),
-    flag("monitoring-port", "PORT", "15014", Section::Observability, "Port of /metrics; 0 is off.", |_, v| {
-        port(v).map(drop)
+    flag("monitoring-port", "PORT", "15014", Section::Observability, "Port of /metrics; 0 is off.", |c, v| {
+        put(&mut c.monitoring_port, port(v))
     }),
-    flag("health-port", "PORT", "8000", Section::Observability, "Port of /healthz and /readyz; 0 is off.", |_, v| {
-        port(v).map(drop)
+    flag("health-port", "PORT", "8000", Section::Observability, "Port of /healthz and /readyz; 0 is off.", |c, v| {
+        put(&mut c.health_port, port(v))
     }),
     // Race repair.
     repair_switch("repair-enabled", "true", "Find sidecar pods that started before the plugin was there."),

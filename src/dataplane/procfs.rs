@@ -78,6 +78,12 @@ pub fn find(
     Ok(found)
 }
 
+/// One walk for all: the namespaces in which each pod has processes, in its place; the host's does not count.
+pub fn homes(root: &HostRoot, wanted: &[Wanted], host: NetnsId) -> Result<Vec<BTreeSet<NetnsId>>> {
+    let processes = walk(&root.join("/proc"), wanted, |id| id == host)?;
+    Ok(processes.into_iter().map(|of_pod| of_pod.into_iter().map(|process| process.netns).collect()).collect())
+}
+
 fn carries_one_of(netns: &Netns, ips: &[IpAddr]) -> Result<bool> {
     let inside = netns.enter(netlink::addresses)??;
     Ok(inside.iter().any(|inside| ips.iter().any(|ip| ip.to_canonical() == inside.to_canonical())))

@@ -8,6 +8,7 @@ use crate::agent::event::{Action, Answer, Outcome, Redirection, TaskId, Work};
 use crate::agent::memory::Record;
 use crate::cni::event::Failure;
 use crate::error::{Kind, Result};
+use crate::metrics;
 use crate::sys::netns::Netns;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +34,13 @@ impl State {
             }
             return;
         }
+        for add in &mut entry.adds {
+            add.rules_done.get_or_insert(self.now);
+        }
         let again = entry.retry.blocked(self.now).is_none();
         self.ztunnels.offer(&entry.uid, &goal.info, &netns, again, &mut self.out);
         match self.ztunnels.standing(&entry.uid, &goal.info, netns.id()) {
+            Standing::Acknowledged if self.enter(entry, &netns) => return,
             Standing::Acknowledged => self.settle(entry),
             standing => self.wait_for_ztunnel(entry, standing),
         }
@@ -79,6 +84,9 @@ impl State {
     /// The pod is as it should be.
     fn settle(&mut self, entry: &mut Entry) {
         let started = entry.adds.iter().map(|add| add.came).min();
+        for add in &entry.adds {
+            add.observe(self.now);
+        }
         for add in std::mem::take(&mut entry.adds) {
             self.out.push(answer_enrolled(add));
         }
@@ -105,13 +113,10 @@ impl State {
     /// The rules are right, no ztunnel has acknowledged. A plugin waits a bounded time; without one the rules stay,
     /// since traffic must not bypass the mesh.
     fn wait_for_ztunnel(&mut self, entry: &mut Entry, standing: Standing) {
-        for add in &mut entry.adds {
-            add.rules_done.get_or_insert(self.now);
-        }
         if let Standing::Refused(text) = standing {
             let message = format!("ztunnel refused the pod: {text}");
             if entry.adds.is_empty() {
-                entry.report(message);
+                entry.lament(message);
             } else {
                 log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
                 self.fail_sandbox(entry, 100, message);
@@ -180,6 +185,8 @@ impl State {
                 entry.remembered(record);
                 self.checked(&mut entry, result);
             }
+            (Some((_, Doing::Entering(ips))), Outcome::Entered(result)) => self.entered(&mut entry, ips, result),
+            (Some((_, Doing::Leaving)), Outcome::Left(result)) => self.left(&mut entry, result),
             (Some((_, Doing::Noting)), Outcome::Noted(result)) => self.noted(&mut entry, result),
             (Some((_, doing)), Outcome::Removed(result)) => self.removed(&mut entry, &doing, result),
             (task, outcome) => {
@@ -206,7 +213,7 @@ impl State {
                 let code = if e.kind() == Kind::HostNetns { 4 } else { 101 };
                 let message = format!("the traffic rules could not be put in place: {e}");
                 if entry.adds.is_empty() {
-                    entry.report(message);
+                    entry.lament(message);
                 } else {
                     log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
                     self.fail_sandbox(entry, code, message);
@@ -225,6 +232,7 @@ impl State {
             Err(e) => Some((11, format!("the traffic rules could not be checked: {e}"))),
         };
         if let (Some((_, text)), Some(rules)) = (&failure, &mut entry.rules) {
+            metrics::VERIFICATION_REPAIRS.inc(["rules"]);
             // Put in place again, whatever it was.
             rules.settings = None;
             entry.report(text.clone());

@@ -1,10 +1,13 @@
 //! What is known of each pod: what the source says, and what was done.
 
 use super::State;
+use super::host::Entered;
 use super::requests::Add;
-use crate::agent::event::{Redirection, ReplyTo, TaskId};
+use crate::agent::event::{Action, Redirection, ReplyTo, Sought, TaskId};
+use crate::agent::herald::Lament;
 use crate::agent::memory::{NodeSettings, Record};
 use crate::cni::event::Failure;
+use crate::metrics;
 use crate::pod::decision::{Action as Decided, Decision, decide};
 use crate::pod::overrides;
 use crate::pod::types::{Pod as Object, PodName, StringMap};
@@ -54,6 +57,8 @@ pub(super) struct Entry {
     /// CHECKs.
     pub checks: Vec<ReplyTo>,
     pub published: Option<Redirection>,
+    /// In the host's probe sets.
+    pub entered: Entered,
     /// The namespace is to be looked for.
     pub sought: bool,
     /// It is being looked for.
@@ -65,6 +70,10 @@ pub(super) struct Entry {
     pub retry: Retry,
     /// What is wrong, as last logged.
     pub trouble: Option<String>,
+    /// People who look at the pod are to be told of the trouble.
+    pub lamented: bool,
+    /// Its processes are in another namespace, which is not provably the pod's.
+    pub strayed: bool,
     pub verify_at: Option<Instant>,
     /// When something is due without an event.
     pub wake: Option<Instant>,
@@ -100,6 +109,10 @@ pub(super) enum Doing {
     Removing,
     /// Remembering or forgetting.
     Noting,
+    /// Its addresses into the probe sets.
+    Entering(Vec<IpAddr>),
+    /// And out of them.
+    Leaving,
     /// Of the namespace of an older sandbox.
     Sweeping(NetnsId),
 }
@@ -194,8 +207,27 @@ impl Entry {
         self.torn_down = true;
         self.sought = false;
         self.seek_at = Some(now + GRACE);
+        self.entered.outdated();
         self.generation += 1;
         self.retry.reset();
+    }
+
+    /// What a search needs to know.
+    pub(super) fn sought(&self) -> Sought {
+        let place = self.place.as_ref();
+        let runtime_uid = self.object.as_ref().map(|object| object.runtime_uid()).filter(|alias| *alias != self.uid);
+        Sought {
+            uid: self.uid.clone(),
+            alias: place.and_then(|place| place.alias.clone()).or_else(|| runtime_uid.map(str::to_owned)),
+            ips: self.ips(),
+            path: place.map(|place| place.path.clone()).filter(|path| !path.is_empty()),
+        }
+    }
+
+    /// Says what is wrong and stays so, also to people who look at the pod.
+    pub(super) fn lament(&mut self, trouble: String) {
+        self.lamented |= self.trouble.as_ref() != Some(&trouble);
+        self.report(trouble);
     }
 
     /// Says what is wrong: loudly once, quietly as often as it repeats.
@@ -220,6 +252,8 @@ impl State {
     }
 
     pub(super) fn pod_upserted(&mut self, object: Object) {
+        let known = self.pods.get(&object.uid).is_some_and(|entry| entry.object.is_some());
+        metrics::RECONCILE_EVENTS.inc([if known { "update" } else { "add" }]);
         let (seek_at, cluster) = (self.now + GRACE, self.config.cluster);
         let uid = object.uid.clone();
         self.names.insert(object.name.clone(), uid.clone());
@@ -232,6 +266,7 @@ impl State {
                 entry.published = Redirection::of(&object.annotations);
                 // Without a record of ours: an agent of another make, or a run directory that was emptied.
                 entry.recalled |= entry.published.is_some() && entry.netns.is_none();
+                entry.entered.maybe |= entry.recalled;
             }
         }
         if old.is_none_or(|old| old.annotations != object.annotations) {
@@ -250,6 +285,7 @@ impl State {
     }
 
     pub(super) fn pod_gone(&mut self, uid: &str) {
+        metrics::RECONCILE_EVENTS.inc(["delete"]);
         let Some(entry) = self.pods.get_mut(uid) else { return };
         entry.object = None;
         if self.names.get(&entry.name).is_some_and(|current| current == uid) {
@@ -322,6 +358,11 @@ impl State {
                     }
                 }
             }
+        }
+        if std::mem::take(&mut entry.lamented)
+            && let (true, Some(message)) = (self.config.cluster && entry.object.is_some(), entry.trouble.clone())
+        {
+            self.out.push(Action::Announce(Lament { uid: uid.to_owned(), pod: entry.name.clone(), message }));
         }
         if !entry.is_over() {
             self.pods.insert(uid.to_owned(), entry);

@@ -4,6 +4,7 @@ use super::pods::{Entry, Place};
 use super::{State, Task};
 use crate::agent::event::{Action, Answer, Opened, Path, ReplyTo, Work};
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
+use crate::metrics;
 use crate::pod::decision::Action as Decided;
 use crate::pod::types::{Phase, PodName};
 use crate::sys::netns::{Netns, NetnsId};
@@ -35,6 +36,16 @@ pub(super) struct Add {
     /// When the rules were in place.
     pub rules_done: Option<Instant>,
     until: Instant,
+}
+
+impl Add {
+    /// Counts how long it took, now that it is done.
+    pub(super) fn observe(&self, now: Instant) {
+        let rules = self.rules_done.unwrap_or(now);
+        for (step, from, to) in [("rules", self.came, rules), ("ztunnel", rules, now), ("total", self.came, now)] {
+            metrics::ENROLMENT_SECONDS.observe([step], to.saturating_duration_since(from));
+        }
+    }
 }
 
 /// An ADD whose pod is being looked up.
@@ -181,6 +192,7 @@ impl State {
             }
             entry.generation += 1;
             entry.established = false;
+            entry.entered.outdated();
             entry.verify_at = None;
             entry.leftovers.retain(|leftover| leftover.id() != netns.id());
             entry.netns = Some(netns);

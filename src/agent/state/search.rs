@@ -2,7 +2,7 @@
 
 use super::pods::{Entry, Place, Rules};
 use super::{State, Task};
-use crate::agent::event::{Redirection, Sought, TaskId, Work};
+use crate::agent::event::{Redirection, TaskId, Work};
 use crate::agent::memory::Record;
 use crate::error::Result;
 use crate::pod::types::PodName;
@@ -23,6 +23,7 @@ impl State {
         let name = PodName { namespace: record.namespace.clone(), name: record.name.clone() };
         let entry = self.entry(&record.uid, &name);
         entry.recalled = record.enrolled;
+        entry.entered.maybe = record.enrolled;
         entry.place = Some(Place {
             container_id: record.container_id.clone(),
             path: record.path.clone(),
@@ -57,7 +58,7 @@ impl State {
             if entry.recalled && !wanted {
                 self.give_up(entry);
             } else if entry.published.is_some() {
-                entry.report(format!("lost: {} knows no address of the pod yet", self.config.source));
+                entry.lament(format!("lost: {} knows no address of the pod yet", self.config.source));
             }
             return;
         }
@@ -78,14 +79,7 @@ impl State {
             entry.sought = false;
             entry.searching = true;
             generations.push((uid.clone(), entry.generation));
-            let place = entry.place.as_ref();
-            let runtime_uid = entry.object.as_ref().map(|object| object.runtime_uid()).filter(|alias| alias != uid);
-            sought.push(Sought {
-                uid: uid.clone(),
-                alias: place.and_then(|place| place.alias.clone()).or_else(|| runtime_uid.map(str::to_owned)),
-                ips: entry.ips(),
-                path: place.map(|place| place.path.clone()).filter(|path| !path.is_empty()),
-            });
+            sought.push(entry.sought());
         }
         if sought.is_empty() {
             return None;
@@ -149,7 +143,7 @@ impl State {
         entry.searches = entry.searches.saturating_add(1);
         entry.seek_at = Some(self.now + pause);
         if !entry.torn_down {
-            entry.report(failure.unwrap_or_else(|| "lost: no running process of the pod has its address".to_owned()));
+            entry.lament(failure.unwrap_or_else(|| "lost: no running process of the pod has its address".to_owned()));
         }
     }
 

@@ -34,6 +34,7 @@ fn config() -> Config {
         },
         settings: node_settings(),
         host: Netns::own().unwrap().id(),
+        host_side: false,
         verify_interval: Duration::ZERO,
         reconcile_on_startup: false,
         source: "the test".to_owned(),
@@ -141,6 +142,16 @@ impl Script {
                     }
                     Work::Remove(netns) => format!("remove {}", self.name_of(netns.id())),
                     Work::Note(uid, _) => format!("note {uid}"),
+                    Work::Enter(uid, ips, inside) => {
+                        let inside =
+                            inside.as_ref().map_or(String::new(), |n| format!(" inside {}", self.name_of(n.id())));
+                        format!("enter {uid} {ips:?}{inside}")
+                    }
+                    Work::Leave(uid) => format!("leave {uid}"),
+                    Work::Host { prune } => format!("host{}", if *prune { ", pruned" } else { "" }),
+                    Work::Compare(pods) => {
+                        format!("compare {}", pods.iter().map(|(s, _)| s.uid.as_str()).collect::<Vec<_>>().join(" "))
+                    }
                     Work::Walk(sought, _) => {
                         format!("walk {}", sought.iter().map(|s| s.uid.as_str()).collect::<Vec<_>>().join(" "))
                     }
@@ -153,6 +164,7 @@ impl Script {
             }
             Action::LookUp(name) => format!("look up {name}"),
             Action::Publish(uid, _, redirection) => format!("publish {uid} {redirection:?}"),
+            Action::Announce(lament) => format!("announce {}: {}", lament.uid, lament.message),
             Action::Snapshot(connection, items) => {
                 let text = items.iter().map(|item| self.told(item)).collect::<Vec<_>>().join(", ");
                 self.sent.extend(items.into_iter().map(|item| (connection, item)));

@@ -70,6 +70,23 @@ pub enum PodState {
 }
 
 impl State {
+    /// How many pods are in the mesh, by how they stand: pending, enrolled and lost.
+    pub fn enrolments(&self) -> [(&'static str, i64); 3] {
+        let mut counts = [("pending", 0), ("enrolled", 0), ("lost", 0)];
+        for entry in self.pods.values() {
+            let place = match self.pod_state(entry).0 {
+                PodState::Applying | PodState::Pending => 0,
+                PodState::Enrolled => 1,
+                PodState::Lost => 2,
+                PodState::None | PodState::Waiting | PodState::Removing => continue,
+            };
+            if let Some((_, count)) = counts.get_mut(place) {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
     pub(super) fn status(&self) -> String {
         let reasons = self.not_ready();
         let ztunnels = self.ztunnels.view().map(|(id, snapshot, acknowledged)| ZtunnelStatus {
@@ -117,6 +134,9 @@ impl State {
                 _ => (PodState::Waiting, "its network namespace is not known yet".to_owned()),
             };
         };
+        if entry.strayed {
+            return (PodState::Lost, trouble().unwrap_or_else(|| "its processes are in another namespace".to_owned()));
+        }
         if entry.rules.as_ref().is_none_or(|rules| rules.settings.is_none()) {
             return match trouble() {
                 Some(trouble) => (PodState::Lost, trouble),

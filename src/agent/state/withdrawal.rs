@@ -1,5 +1,5 @@
-//! Taking a pod out: rules first, since a pod with rules and without a proxy is cut off; then ztunnel, then the
-//! annotation, and last the namespace is let go.
+//! Taking a pod out: its addresses leave the probe sets, then rules, since a pod with rules and without a proxy is cut
+//! off; then ztunnel, then the annotation, and last the namespace is let go.
 
 use super::State;
 use super::pods::{Doing, Entry};
@@ -15,6 +15,9 @@ impl State {
     /// left to undo.
     pub(super) fn withdraw(&mut self, entry: &mut Entry) -> bool {
         if entry.task.is_some() {
+            return false;
+        }
+        if self.leave(entry) {
             return false;
         }
         if let Some(rules) = &entry.rules {

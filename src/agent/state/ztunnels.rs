@@ -4,6 +4,7 @@ use super::State;
 use super::pods::Entry;
 use crate::agent::event::Action;
 use crate::error::{Error, Result};
+use crate::metrics;
 use crate::sys::netns::{Netns, NetnsId};
 use crate::zds::server::{ConnectionId, Notice, Request, WorkloadInfo};
 use std::collections::{BTreeMap, HashMap};
@@ -62,6 +63,10 @@ impl Ztunnels {
     fn newest(&mut self) -> Option<(ConnectionId, &mut Connection)> {
         let (id, connection) = self.connections.iter_mut().next_back()?;
         connection.open.then_some((*id, connection))
+    }
+
+    fn count(&self) {
+        metrics::ZTUNNEL_CONNECTED.set([], self.connections.len() as i64);
     }
 
     /// Nobody is connected.
@@ -195,6 +200,7 @@ impl State {
                 log::debug!(target: "cni-agent", connection = id.0; "ztunnel waits for its snapshot");
                 self.ztunnels.gone_since = None;
                 self.ztunnels.connections.insert(id, Connection::default());
+                self.ztunnels.count();
                 if !self.is_starting() {
                     self.send_snapshot(id);
                     self.advance_all();
@@ -218,6 +224,7 @@ impl State {
             Notice::Disconnected(id, why) => {
                 log::debug!(target: "cni-agent", connection = id.0; "ztunnel is gone: {why}");
                 self.ztunnels.connections.remove(&id);
+                self.ztunnels.count();
                 if self.ztunnels.connections.is_empty() {
                     self.ztunnels.gone_since = Some(self.now);
                 }

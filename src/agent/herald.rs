@@ -1,0 +1,143 @@
+//! Events on pods (core/v1): what is wrong with a pod in the mesh, where people look for it.
+//!
+//! They are for people, and everything they say is in the log and in the status as well: they are limited in number,
+//! dropped when the API server does not take them, and turned off when it does not let us write them.
+
+use crate::error::Kind;
+use crate::kube::api::PodEvent;
+use crate::kube::client::{Client, Patience};
+use crate::pod::types::PodName;
+use crate::sys::{clock, thread};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// What waits to be written; more is dropped.
+const WAITING: usize = 256;
+/// Between two Events on one pod.
+const PER_POD: Duration = Duration::from_secs(60);
+/// Events at once, and the time after which there may be one more.
+const BURST: u32 = 25;
+const REFILL: Duration = Duration::from_secs(10);
+const WRITE: Patience = Patience::once(Duration::from_secs(5));
+
+/// What there is to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lament {
+    /// The pod's uid.
+    pub uid: String,
+    /// Its name.
+    pub pod: PodName,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// The running herald; it ends after this value is dropped.
+#[derive(Debug)]
+pub struct Herald {
+    laments: SyncSender<Lament>,
+    client: Client,
+}
+
+impl Herald {
+    /// Starts the thread that writes Events in the name of this node.
+    pub fn start(client: &Client, node: &str) -> crate::error::Result<Self> {
+        let (laments, receiver) = sync_channel(WAITING);
+        let client = client.sibling();
+        let (writer, node) = (client.clone(), node.to_owned());
+        thread::spawn("events", move || run(&writer, &node, &receiver))?;
+        Ok(Herald { laments, client })
+    }
+
+    /// Takes it; never blocks.
+    pub fn announce(&self, lament: Lament) {
+        if self.laments.try_send(lament).is_err() {
+            log::debug!(target: "cni-agent", "too many Events wait to be written; one is left out");
+        }
+    }
+}
+
+impl Drop for Herald {
+    fn drop(&mut self) {
+        self.client.close();
+    }
+}
+
+fn run(client: &Client, node: &str, laments: &Receiver<Lament>) {
+    let mut limit = Limit::new(clock::now());
+    while let Ok(Lament { uid, pod, message }) = laments.recv() {
+        if !limit.allows(&uid, clock::now()) {
+            log::debug!(target: "cni-agent", uid = uid, pod:% = pod; "no Event, there were too many: {message}");
+            continue;
+        }
+        let event = PodEvent {
+            pod: &pod,
+            uid: &uid,
+            warning: true,
+            reason: "RedirectionFailed",
+            message: &message,
+            component: "cni-agent",
+            host: node,
+            time: clock::wall(),
+        };
+        match client.create_event(&event, WRITE) {
+            Ok(()) => {}
+            Err(e) if e.kind() == Kind::Forbidden => {
+                log::warn!(target: "cni-agent",
+                    "Events on pods are off: {e}; the chart grants them with repair.enabled only");
+                return;
+            }
+            Err(e) => log::debug!(target: "cni-agent", uid = uid, pod:% = pod; "an Event could not be written: {e}"),
+        }
+    }
+}
+
+/// How many Events there may be. Pure.
+#[derive(Debug)]
+struct Limit {
+    left: u32,
+    refilled: Instant,
+    /// When there was one, by uid; only those that still matter.
+    last: BTreeMap<String, Instant>,
+}
+
+impl Limit {
+    fn new(now: Instant) -> Self {
+        Limit { left: BURST, refilled: now, last: BTreeMap::new() }
+    }
+
+    fn allows(&mut self, uid: &str, now: Instant) -> bool {
+        while self.left < BURST && now.saturating_duration_since(self.refilled) >= REFILL {
+            self.left += 1;
+            self.refilled += REFILL;
+        }
+        if self.left == BURST {
+            self.refilled = now;
+        }
+        self.last.retain(|_, at| now.saturating_duration_since(*at) < PER_POD);
+        if self.left == 0 || self.last.contains_key(uid) {
+            return false;
+        }
+        self.left -= 1;
+        self.last.insert(uid.to_owned(), now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_limited_per_pod_and_in_all() {
+        let begin = clock::now();
+        let mut limit = Limit::new(begin);
+        assert!(limit.allows("a", begin) && !limit.allows("a", begin) && limit.allows("b", begin));
+        assert!(!limit.allows("a", begin + PER_POD / 2) && limit.allows("a", begin + PER_POD));
+        let later = begin + Duration::from_secs(3600);
+        let allowed = (0..100).filter(|n| limit.allows(&n.to_string(), later)).count();
+        assert_eq!(allowed, 25);
+        assert!(!limit.allows("x", later + REFILL / 2) && limit.allows("x", later + REFILL));
+        assert!(!limit.allows("y", later + REFILL));
+    }
+}
