@@ -121,6 +121,7 @@ fn wait_for_lock(run_dir: &Path, inbox: &Sender<Event>, events: &Receiver<Event>
 
 fn keep_installed(options: &Options, inbox: &Sender<Event>) -> Result<Keeper> {
     let inbox = inbox.clone();
+    let _ = inbox.send(Event::Condition("installation", Some("it has not been looked at yet".to_owned())));
     Keeper::start(options.install.clone(), move |notice| match notice {
         install::Notice::Readiness(missing) => {
             metrics::INSTALL_READY.set([], i64::from(missing.is_empty()));

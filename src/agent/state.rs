@@ -293,7 +293,7 @@ impl State {
             Phase::Stopping(_) => Some("the agent is stopping".to_owned()),
         };
         let conditions = self.conditions.iter().map(|(what, problem)| format!("{what}: {problem}"));
-        phase.into_iter().chain(conditions).collect()
+        phase.into_iter().chain(self.host_not_ready()).chain(conditions).collect()
     }
 
     /// Everything the source had has been told: pods of an earlier run are looked for, all in one walk.

@@ -1,7 +1,10 @@
 //! The agent on a Kubernetes node: the real executable, an API server that behaves and one that does not, real
 //! namespaces and rules, the plugin as a runtime runs it, and a stand-in for ztunnel.
 
+mod host;
 mod life;
+mod ports;
+mod stop;
 
 use crate::agent::{SELECTOR, has_rules, is_right, netns, rules};
 use crate::apiserver::{ApiServer, Kind};
@@ -13,11 +16,16 @@ use crate::support::{eventually, http};
 use ferrule::agent::view::{PodStatus, Status};
 use nix::unistd::getpid;
 use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use tempfile::TempDir;
 
+/// In the network namespace of the node, which is the test's own.
+const HEALTH: u16 = 8000;
+const MONITORING: u16 = 15014;
 const NODE: &str = "node-r";
 const ANNOTATION: &str = "ambient.istio.io/redirection";
 
@@ -59,7 +67,8 @@ impl World {
             ("SERVICE_ACCOUNT_DIR", &account),
             ("NODE_NAME", NODE),
         ];
-        let flags = [&["--ambient-enablement-selector", SELECTOR], self.flags.as_slice()].concat();
+        let ports = ["--health-port", "8000", "--monitoring-port", "15014"];
+        let flags = [&["--ambient-enablement-selector", SELECTOR], ports.as_slice(), self.flags.as_slice()].concat();
         self.agent = Some(self.node.start_agent_in(&environment, &flags));
     }
 
@@ -73,6 +82,27 @@ impl World {
         eventually("the agent starts", || {
             self.status().is_some_and(|s| !s.reasons.iter().any(|r| r.contains("starting")))
         });
+    }
+
+    fn log(&self) -> String {
+        self.agent.as_ref().unwrap().log()
+    }
+
+    /// Asks a port of the node: status and body.
+    fn get(&self, port: u16, path: &str) -> Option<(u16, String)> {
+        let ask = || {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\n\r\n").ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            let (head, body) = answer.split_once("\r\n\r\n")?;
+            Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+        };
+        self.node.host.enter(ask)
+    }
+
+    fn metrics(&self) -> String {
+        self.get(MONITORING, "/metrics").unwrap().1
     }
 
     fn kill_agent(&mut self) {

@@ -94,7 +94,9 @@ impl State {
             entry.retry.reset();
         }
         let uid = entry.uid.as_str();
-        match (entry.trouble.take(), started) {
+        // What is wrong with a pod whose processes are elsewhere is not over.
+        let past = if entry.strayed { None } else { entry.trouble.take() };
+        match (past, started) {
             (Some(past), _) => {
                 log::warn!(target: "cni-agent", uid = uid, pod:% = entry.name; "enrolled; it is over: {past}");
             }

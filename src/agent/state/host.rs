@@ -69,6 +69,12 @@ impl State {
         self.phase == Phase::Running && self.pods.values().all(knows)
     }
 
+    /// Why the agent is not ready before the first look at the host's side is over.
+    pub(super) fn host_not_ready(&self) -> Option<String> {
+        let waiting = self.config.host_side && !self.host.done && self.host.failures == 0;
+        waiting.then(|| format!("{CONDITION}: not in place yet"))
+    }
+
     pub(super) fn host_done(&mut self, result: Result<Vec<String>>) {
         let interval = self.config.verify_interval;
         match result {
@@ -112,7 +118,8 @@ impl State {
             return false;
         }
         // The address a plugin gives with its request is the sandbox's. Others may be out of date, and another pod's.
-        let told = entry.place.as_ref().map(|place| &place.ips).filter(|ips| !entry.adds.is_empty() && !ips.is_empty());
+        let told = entry.place.as_ref().map(|place| &place.told).filter(|told| !told.is_empty());
+        let told = told.filter(|_| !entry.adds.is_empty());
         let work = match told {
             Some(told) => Work::Enter(entry.uid.clone(), told.clone(), None),
             None => Work::Enter(entry.uid.clone(), ips.clone(), Some(Arc::clone(netns))),

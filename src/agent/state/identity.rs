@@ -20,7 +20,7 @@ impl State {
         if interval.is_zero() || self.phase != Phase::Running {
             return;
         }
-        let at = *self.compare_at.get_or_insert(self.now + interval.mul_f64((self.jitter)()));
+        let at = *self.compare_at.get_or_insert(self.now + interval);
         if at > self.now {
             return;
         }

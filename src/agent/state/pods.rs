@@ -88,8 +88,10 @@ pub(super) struct Place {
     pub path: String,
     /// The uid the runtime uses, where it differs.
     pub alias: Option<String>,
-    /// Addresses, as the plugin said or as they were found inside.
+    /// Addresses that were ever said to be the sandbox's, or were found inside.
     pub ips: Vec<IpAddr>,
+    /// Those the plugin gave for this very sandbox.
+    pub told: Vec<IpAddr>,
     /// The node-wide settings of its rules.
     pub settings: NodeSettings,
 }

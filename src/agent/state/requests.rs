@@ -149,6 +149,7 @@ impl State {
             path: event.netns.clone(),
             alias,
             ips: event.addresses(),
+            told: event.addresses(),
             settings: self.config.settings,
         };
         let name = entry.name.clone();

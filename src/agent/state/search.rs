@@ -29,6 +29,7 @@ impl State {
             path: record.path.clone(),
             alias: record.alias.clone(),
             ips: record.ips.clone(),
+            told: Vec::new(),
             settings,
         });
         entry.remembered = Some(record);
@@ -127,6 +128,7 @@ impl State {
             path: String::new(),
             alias: None,
             ips: Vec::new(),
+            told: Vec::new(),
             settings: self.config.settings,
         });
         entry.netns = Some(netns);

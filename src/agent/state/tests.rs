@@ -1,5 +1,7 @@
 //! The state as scripts: what happens on the left, what it does about it on the right.
 
+mod node;
+
 use super::*;
 use crate::agent::event::Redirection;
 use crate::cni::event::AddEvent;
@@ -716,9 +718,10 @@ fn verification_comes_back_every_interval_and_repairs() {
     assert_eq!(script.acked(1), ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
     script.done(Outcome::Checked(Ok(Vec::new()), None));
     assert_eq!(script.pass(Duration::from_millis(29_990)), NOTHING);
-    assert_eq!(script.pass(Duration::from_millis(20)), ["check n1"]);
+    assert_eq!(script.pass(Duration::from_millis(20)), ["check n1", "compare a"]);
     let outcome = Outcome::Checked(Ok(vec!["gone".to_owned()]), None);
     assert_eq!(script.done(outcome), ["apply n1"]);
+    assert_eq!(script.done(Outcome::Compared(Ok(BTreeMap::new()))), NOTHING);
     assert_eq!(script.done(Outcome::Applied(Err(Error::new("no")), None)), NOTHING);
     assert_eq!(script.state_of("a"), "lost");
     assert_eq!(script.pass(Duration::from_millis(6)), ["apply n1"]);

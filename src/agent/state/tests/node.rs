@@ -1,0 +1,190 @@
+//! What a node of a cluster adds: the host's side, annotations that were there before us, Events, and sandboxes that are
+//! replaced behind our back.
+
+use super::*;
+
+fn node_config() -> Config {
+    Config { cluster: true, host_side: true, verify_interval: Duration::from_secs(30), ..config() }
+}
+
+/// A pod with this annotation.
+fn annotated(name: &str, mesh: bool, value: &str) -> Notice {
+    let mut pod = pod(name, mesh);
+    pod.annotations.insert("ambient.istio.io/redirection".to_owned(), value.to_owned());
+    Notice::Pod(Box::new(pod))
+}
+
+fn namespace() -> Notice {
+    Notice::Namespace(Namespace { name: "default".to_owned(), labels: StringMap::new() })
+}
+
+impl Script {
+    /// A node whose host side is in place, with a ztunnel.
+    fn node() -> Self {
+        let mut script = Script::after(node_config(), Vec::new(), Published::new());
+        assert_eq!(script.step(Event::Tick), ["host"]);
+        assert_eq!(script.done(Outcome::Hosted(Ok(vec!["all of it".to_owned()]))), NOTHING);
+        script.source(namespace());
+        script.source(Notice::Synced);
+        script.ztunnel(Zds::Connected(ConnectionId(1)));
+        script
+    }
+
+    /// Pod `a` enrolled in `n1` by a plugin.
+    fn node_with_pod() -> Self {
+        let mut script = Script::node();
+        script.source(Notice::Pod(Box::new(pod("a", true))));
+        assert_eq!(script.add("a", "n1"), ["apply n1, remembered"]);
+        assert_eq!(script.applied(), ["send 1: add a n1"]);
+        assert_eq!(script.acked(1), ["enter a [10.0.0.1] inside n1"]);
+        assert_eq!(script.done(Outcome::Entered(Ok(()))), ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
+        assert_eq!(script.done(Outcome::Checked(Ok(Vec::new()), None)), NOTHING);
+        script
+    }
+}
+
+#[test]
+fn addresses_are_entered_after_the_acknowledgement_and_leave_before_the_rules() {
+    let mut script = Script::node_with_pod();
+    let mut moved = pod("a", true);
+    moved.ips = vec!["10.0.0.9".parse().unwrap()];
+    assert_eq!(script.source(Notice::Pod(Box::new(moved))), ["enter a [10.0.0.1, 10.0.0.9] inside n1"]);
+    assert_eq!(script.done(Outcome::Entered(Ok(()))), NOTHING);
+    assert_eq!(script.source(Notice::PodGone("a".to_owned())), ["leave a"]);
+    assert_eq!(script.done(Outcome::Left(Ok(()))), ["remove n1"]);
+    assert_eq!(script.removed(), ["send 1: del a", "forget a"], "nobody annotates a pod that is gone");
+}
+
+#[test]
+fn a_host_side_that_cannot_be_had_holds_no_pod_up() {
+    let mut script = Script::after(node_config(), Vec::new(), Published::new());
+    assert_eq!(script.step(Event::Tick), ["host"]);
+    script.done(Outcome::Hosted(Err(Error::new("no ipset"))));
+    script.source(namespace());
+    script.source(Notice::Synced);
+    script.ztunnel(Zds::Connected(ConnectionId(1)));
+    script.source(Notice::Pod(Box::new(pod("a", true))));
+    script.add("a", "n1");
+    script.applied();
+    assert_eq!(script.acked(1), ["enter a [10.0.0.1] inside n1"]);
+    let answered = script.done(Outcome::Entered(Err(Error::new("no ipset"))));
+    assert_eq!(answered, ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
+    assert!(script.state.not_ready().contains(&"host rules: no ipset".to_owned()));
+    script.done(Outcome::Checked(Ok(Vec::new()), None));
+    assert_eq!(script.pass(Duration::from_millis(6)), ["enter a [10.0.0.1] inside n1"]);
+    script.done(Outcome::Entered(Ok(())));
+    assert_eq!(script.pass(Duration::from_millis(2100)), ["host, pruned"]);
+    script.done(Outcome::Hosted(Ok(Vec::new())));
+    assert_eq!(script.state.not_ready(), NOTHING);
+}
+
+#[test]
+fn nothing_is_pruned_while_a_pod_lacks_its_address() {
+    let mut script = Script::node_with_pod();
+    let mut waiting = pod("b", true);
+    waiting.ips.clear();
+    script.source(Notice::Pod(Box::new(waiting)));
+    let due = script.pass(Duration::from_secs(30));
+    assert!(due.contains(&"host".to_owned()), "{due:?}");
+}
+
+#[test]
+fn what_was_annotated_before_us_is_looked_for() {
+    let mut script = Script::after(node_config(), Vec::new(), Published::new());
+    script.step(Event::Tick);
+    script.done(Outcome::Hosted(Ok(Vec::new())));
+    script.source(namespace());
+    script.source(annotated("a", true, "enabled"));
+    script.source(annotated("b", false, "pending"));
+    script.source(annotated("c", false, "something else"));
+    assert_eq!(script.source(Notice::Synced), ["walk a b"]);
+    assert_eq!(script.walked(&[("a", "n1"), ("b", "n2")]), ["apply n1, remembered", "leave b"]);
+    assert_eq!(script.ztunnel(Zds::Connected(ConnectionId(1))), ["snapshot 1: add a n1"]);
+    assert_eq!(script.acked(1), NOTHING);
+    assert_eq!(script.applied(), ["enter a [10.0.0.1] inside n1"]);
+    assert_eq!(script.done(Outcome::Left(Ok(()))), ["remove n2"]);
+    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["check n1"], "it is published as it should be");
+    assert_eq!(script.removed(), ["publish b None", "remember b"]);
+}
+
+#[test]
+fn a_stale_annotation_of_the_watch_changes_nothing() {
+    let mut script = Script::node_with_pod();
+    assert_eq!(script.source(Notice::Pod(Box::new(pod("a", true)))), NOTHING);
+    assert_eq!(script.source(annotated("a", true, "pending")), NOTHING);
+    assert_eq!(script.source(annotated("a", true, "enabled")), NOTHING);
+}
+
+#[test]
+fn a_pod_of_an_unknown_namespace_is_looked_up() {
+    let mut script = Script::node();
+    script.source(Notice::NamespaceGone("default".to_owned()));
+    script.source(Notice::Pod(Box::new(pod("a", false))));
+    assert_eq!(script.add("a", "n1"), ["look up default/a"], "its namespace may put it into the mesh");
+    let name = PodName { namespace: "default".to_owned(), name: "a".to_owned() };
+    let labels = StringMap::from([("mesh".to_owned(), "on".to_owned())]);
+    script.source(Notice::Namespace(Namespace { name: "default".to_owned(), labels }));
+    assert_eq!(script.source(Notice::LookedUp(name.clone(), None)), ["apply n1, remembered"]);
+    script.source(Notice::NamespaceGone("default".to_owned()));
+    script.source(Notice::Pod(Box::new(pod("b", false))));
+    assert_eq!(script.add("b", "n2"), ["look up default/b"]);
+    let name = PodName { name: "b".to_owned(), ..name };
+    let trouble = Some("connection refused".to_owned());
+    assert_eq!(
+        script.source(Notice::LookedUp(name, trouble)),
+        ["reply 2: 11 the test cannot tell about pod default/b: connection refused"]
+    );
+}
+
+#[test]
+fn people_are_told_what_is_lost_once() {
+    let mut script = Script::node();
+    script.source(annotated("a", true, "enabled"));
+    assert_eq!(script.pass(Duration::from_millis(2001)), ["walk a"]);
+    let lost = "announce a: lost: no running process of the pod has its address";
+    assert_eq!(script.walked(&[]), [lost]);
+    assert_eq!(script.pass(Duration::from_millis(501)), ["walk a"]);
+    assert_eq!(script.walked(&[]), NOTHING);
+    assert_eq!(script.state.enrolments(), [("pending", 0), ("enrolled", 0), ("lost", 1)]);
+    script.pass(Duration::from_millis(1001));
+    assert_eq!(script.walked(&[("a", "n1")]), ["apply n1, remembered"]);
+}
+
+#[test]
+fn a_sandbox_that_was_replaced_is_followed() {
+    let mut script = Script::node_with_pod();
+    let due = script.pass(Duration::from_secs(30));
+    assert_eq!(due, ["check n1", "host, pruned", "compare a"]);
+    script.done(Outcome::Checked(Ok(Vec::new()), None));
+    script.done(Outcome::Hosted(Ok(Vec::new())));
+    let netns = script.netns("n2");
+    let moved = BTreeMap::from([("a".to_owned(), Some(netns))]);
+    assert_eq!(script.done(Outcome::Compared(Ok(moved))), ["apply n2, remembered"]);
+    assert_eq!(script.applied(), ["send 1: add a n2", "check n2"]);
+    assert_eq!(script.acked(1), NOTHING);
+    assert_eq!(script.done(Outcome::Checked(Ok(Vec::new()), None)), ["enter a [10.0.0.1] inside n2"]);
+    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["remove n1"], "the old one, in case it is used");
+    assert_eq!(script.removed(), NOTHING);
+    assert_eq!(script.state_of("a"), "enrolled");
+}
+
+#[test]
+fn processes_elsewhere_without_the_address_are_shown_and_change_nothing() {
+    let mut script = Script::node_with_pod();
+    script.pass(Duration::from_secs(30));
+    script.done(Outcome::Checked(Ok(Vec::new()), None));
+    script.done(Outcome::Hosted(Ok(Vec::new())));
+    let moved = BTreeMap::from([("a".to_owned(), None)]);
+    let told = script.done(Outcome::Compared(Ok(moved)));
+    assert_eq!(
+        told,
+        ["announce a: lost: its processes are in another network namespace, which has none of its addresses"]
+    );
+    assert_eq!(script.state_of("a"), "lost");
+    let due = script.pass(Duration::from_secs(30));
+    assert!(due.contains(&"compare a".to_owned()), "{due:?}");
+    script.done(Outcome::Checked(Ok(Vec::new()), None));
+    script.done(Outcome::Hosted(Ok(Vec::new())));
+    assert_eq!(script.done(Outcome::Compared(Ok(BTreeMap::new()))), NOTHING);
+    assert_eq!(script.state_of("a"), "enrolled");
+}
