@@ -141,7 +141,7 @@ impl Body {
         while let Some(rest) = raw.get(at..).filter(|rest| !rest.is_empty()) {
             match self.chunk {
                 Chunk::Size => match httparse::parse_chunk_size(rest) {
-                    Ok(httparse::Status::Complete((used, size))) => {
+                    Ok(httparse::Status::Complete((used, size))) if used <= MAX_CHUNK_LINE => {
                         at += used;
                         let size = usize::try_from(size).ok().filter(|size| *size <= self.limit - self.bytes.len());
                         let size = size.ok_or(Fault::TooLong(self.limit))?;
@@ -165,14 +165,14 @@ impl Body {
                     _ => return Err(Fault::Malformed("a chunk is longer than its size says")),
                 },
                 Chunk::Trailer => match rest.iter().position(|b| *b == b'\n') {
-                    Some(end) => {
+                    Some(end) if end <= MAX_CHUNK_LINE => {
                         at += end + 1;
                         if matches!(rest.get(..end), Some([] | [b'\r'])) {
                             self.chunk = Chunk::Done;
                         }
                     }
                     None if rest.len() <= MAX_CHUNK_LINE => return Ok(at),
-                    None => return Err(Fault::Malformed("the trailer is too long")),
+                    _ => return Err(Fault::Malformed("the trailer is too long")),
                 },
                 Chunk::Done => return Ok(raw.len()),
             }
@@ -253,6 +253,15 @@ mod tests {
 
     #[test]
     fn endless_chunk_lines_and_trailers_are_refused() {
+        // However they arrive.
+        for input in [
+            format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(MAX_CHUNK_LINE)),
+            format!("0\r\n{}\r\n\r\n", "x".repeat(MAX_CHUNK_LINE)),
+        ] {
+            for step in [1, 1000, input.len()] {
+                assert!(decode(Framing::Chunked, 100, input.as_bytes(), step).is_err(), "in steps of {step}");
+            }
+        }
         let endless = vec![b'1'; 2 * MAX_CHUNK_LINE];
         assert!(decode(Framing::Chunked, 100, &endless, 1000).is_err());
         let mut trailer = b"0\r\n".to_vec();
