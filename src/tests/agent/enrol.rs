@@ -55,6 +55,8 @@ fn an_unknown_pod_is_never_let_through() {
 fn the_hosts_namespace_is_refused() {
     let world = World::new();
     world.make_pod("web", IP);
+    // What the host has of its own.
+    eventually("the host's side", || rules(&world.node.host).contains("--to-source 169.254.7.127"));
     let before = rules(&world.node.host);
     let (code, message) = world.add_fails("web", "c1", world.node.host.path(), IP);
     assert_eq!((code, message.contains("the network namespace of the host")), (4, true), "{message}");
