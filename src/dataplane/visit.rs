@@ -11,7 +11,7 @@ use crate::rules::ruleset::TableName;
 use crate::rules::sidecar::Traces;
 use crate::sys::exec::{self, Join};
 use crate::sys::file;
-use crate::sys::netlink::Family;
+use crate::sys::netlink::{self, Family, LocalRoute, MarkRule};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -58,6 +58,8 @@ pub struct Survey {
     pub had_ours: bool,
     restores: Vec<Restore>,
     wake: Vec<(Family, TableName)>,
+    /// By marks of earlier settings.
+    stale: Vec<Effect>,
     add: Vec<Effect>,
     remove: Vec<Effect>,
     /// Rules of ours where they should not be; taken out last.
@@ -98,6 +100,7 @@ impl Visit<'_> {
         let owned = self.program.purpose.owned();
         let mut survey = Survey::default();
         let memory = self.learn(&look, wanted)?;
+        survey.stale = self.stale_routing(&memory.traces, wanted)?;
         for (&family, expected) in wanted {
             let name = family_name(family);
             for variant in [Variant::Nft, Variant::Legacy] {
@@ -133,12 +136,11 @@ impl Visit<'_> {
                 survey.add.push(*effect);
             }
         }
-        let unwanted = self.program.unwanted.iter().filter(|_| self.leftovers == Leftovers::Remove);
-        for effect in unwanted.filter(here) {
-            if effect::is_there(effect)? {
+        for effect in self.unwanted(wanted, survey) {
+            if effect::is_there(&effect)? {
                 let family = family_name(effect.family());
-                survey.differences.push(format!("{family}: {} is not wanted", effect::name(effect)));
-                survey.remove.push(*effect);
+                survey.differences.push(format!("{family}: {} is not wanted", effect::name(&effect)));
+                survey.remove.push(effect);
             }
         }
         Ok(())
@@ -148,9 +150,31 @@ impl Visit<'_> {
     pub fn assume_no_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey) {
         let here = |effect: &&Effect| wanted.contains_key(&effect.family());
         survey.add.extend(self.program.wanted.iter().filter(here));
-        if self.leftovers == Leftovers::Remove {
-            survey.remove.extend(self.program.unwanted.iter().filter(here));
+        survey.remove.extend(self.unwanted(wanted, survey));
+    }
+
+    fn unwanted(&self, wanted: &Wanted<'_>, survey: &Survey) -> Vec<Effect> {
+        let all = self.program.unwanted.iter().chain(&survey.stale).copied();
+        let here = |effect: &Effect| wanted.contains_key(&effect.family()) && self.leftovers == Leftovers::Remove;
+        all.filter(here).collect()
+    }
+
+    /// The routing that belongs to marks of ours which the program does not use: a rule is ours if it leads to a table
+    /// with our route.
+    fn stale_routing(&self, traces: &Traces, wanted: &Wanted<'_>) -> Result<Vec<Effect>> {
+        let mut stale = Vec::new();
+        for mark in traces.marks() {
+            for &family in wanted.keys() {
+                for rule in netlink::rules_by_mark(family, mark)? {
+                    let route = LocalRoute { family, table: rule.table };
+                    let both = Effect::routing((MarkRule { priority: None, ..rule }, route));
+                    if !self.program.wanted.contains(&both[0]) && netlink::has_route(route)? {
+                        stale.extend(both);
+                    }
+                }
+            }
         }
+        Ok(stale)
     }
 
     /// Writes what differs.

@@ -73,10 +73,10 @@ impl MarkRule {
         rule
     }
 
-    /// Whether a rule of the kernel is this one and matches nothing but the mark.
-    fn is(&self, rule: &RuleMessage) -> bool {
+    /// A rule of the kernel that matches nothing but the mark; its priority is given.
+    fn parse(family: Family, rule: &RuleMessage) -> Option<Self> {
         let header = &rule.header;
-        let plain = header.family == self.family.into()
+        let plain = header.family == family.into()
             && header.action == RuleAction::ToTable
             && (header.src_len, header.dst_len, header.tos) == (0, 0, 0)
             && !header.flags.contains(RuleFlags::Invert);
@@ -89,19 +89,21 @@ impl MarkRule {
                 RuleAttribute::Priority(n) => priority = *n,
                 // Who made it, and what the kernel adds to every rule: "suppress nothing".
                 RuleAttribute::Protocol(_) | RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
-                _ => return false,
+                _ => return None,
             }
         }
-        plain
-            && (mark, mask, table) == (self.mark, self.mask, self.table)
-            && self.priority.is_none_or(|wanted| wanted == priority)
+        plain.then_some(MarkRule { family, mark, mask, priority: Some(priority), table })
+    }
+
+    /// Whether a rule of the kernel is this one.
+    fn is(&self, rule: &RuleMessage) -> bool {
+        let other = MarkRule::parse(self.family, rule);
+        let priority = |other: MarkRule| MarkRule { priority: self.priority.and(other.priority), ..other };
+        other.map(priority) == Some(*self)
     }
 
     fn count(&self) -> Result<usize> {
-        let mut all = RuleMessage::default();
-        all.header.family = self.family.into();
-        let rules = dump(RouteNetlinkMessage::GetRule(all)).context("list policy rules")?;
-        Ok(rules.iter().filter(|rule| matches!(rule, RouteNetlinkMessage::NewRule(rule) if self.is(rule))).count())
+        Ok(rules(self.family)?.iter().filter(|rule| self.is(rule)).count())
     }
 }
 
@@ -137,6 +139,20 @@ impl LocalRoute {
             && table.unwrap_or(header.table.into()) == self.table
             && route.attributes.contains(&RouteAttribute::Oif(LOOPBACK))
     }
+}
+
+fn rules(family: Family) -> Result<Vec<RuleMessage>> {
+    let mut all = RuleMessage::default();
+    all.header.family = family.into();
+    let found = dump(RouteNetlinkMessage::GetRule(all)).context("list policy rules")?;
+    let rule = |message| if let RouteNetlinkMessage::NewRule(rule) = message { Some(rule) } else { None };
+    Ok(found.into_iter().filter_map(rule).collect())
+}
+
+/// The rules that match nothing but this mark, all of it.
+pub fn rules_by_mark(family: Family, mark: u32) -> Result<Vec<MarkRule>> {
+    let found = rules(family)?.into_iter().filter_map(|rule| MarkRule::parse(family, &rule));
+    Ok(found.filter(|rule| (rule.mark, rule.mask) == (mark, u32::MAX)).collect())
 }
 
 /// Adds the rule unless it is there.

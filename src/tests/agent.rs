@@ -5,6 +5,7 @@ mod churn;
 mod enrol;
 mod restart;
 mod scarce;
+mod sidecar;
 mod socket;
 mod watch;
 

@@ -16,6 +16,7 @@ mod plugin;
 mod probe_set;
 mod procfs;
 mod rules;
+mod sidecar;
 mod standin;
 mod support;
 mod tidy;

@@ -86,6 +86,11 @@ impl Traces {
         }
     }
 
+    /// The marks of ours.
+    pub fn marks(&self) -> impl Iterator<Item = u32> {
+        self.marks.iter().filter_map(|mark| u32::from_str_radix(mark.strip_prefix("0x")?, 16).ok())
+    }
+
     /// The rules of ours in built-in chains.
     pub fn find(&self, save: &str) -> Vec<Found> {
         let found = read(save).filter_map(|rule| {

@@ -1,0 +1,8 @@
+//! Pods with a sidecar: real connections through real rules, with a stand-in for Envoy that runs as its own user.
+
+mod command;
+mod envoy;
+mod reconcile;
+mod scene;
+mod traffic;
+mod user_ns;

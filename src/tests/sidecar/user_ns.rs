@@ -1,0 +1,70 @@
+//! Pods with `hostUsers: false`: their network namespace belongs to a user namespace of their own.
+
+use super::scene::{VARIANTS, plain};
+use ferrule::dataplane::inpod::{Applied, InPod, Options};
+use ferrule::rules::inpod;
+use ferrule::rules::sidecar::program;
+use ferrule::sys::netlink::set_link_up;
+use ferrule::sys::netns::Netns;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command};
+
+/// A process in a user namespace, mapped away from root, and a network namespace of that.
+struct Sandbox(Child);
+
+impl Sandbox {
+    fn start() -> (Self, Netns) {
+        let child = Command::new("unshare").args(["--user", "--net", "sleep", "1000"]).spawn().unwrap();
+        let sandbox = Sandbox(child);
+        let path = format!("/proc/{}", sandbox.0.id());
+        let is_there = || std::fs::read_to_string(format!("{path}/comm")).is_ok_and(|comm| comm.trim() == "sleep");
+        crate::support::eventually("the sandbox is there", is_there);
+        for map in ["uid_map", "gid_map"] {
+            std::fs::write(format!("{path}/{map}"), "0 100000 65536").unwrap();
+        }
+        let netns = Netns::open(Path::new(&format!("{path}/ns/net"))).unwrap();
+        assert!(netns.foreign_user_ns().unwrap().is_some());
+        netns.enter(|| set_link_up("lo").unwrap()).unwrap();
+        (sandbox, netns)
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn rules_go_into_a_namespace_of_another_user() {
+    for variant in VARIANTS {
+        let dir = tempfile::tempdir().unwrap();
+        // As the agent's own directory: others may pass through it.
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let options = Options { force_variant: Some(variant), lock_dir: dir.path().join("locks"), program_dir: None };
+        let programmer = InPod::detect(options, &Netns::scratch().unwrap()).unwrap();
+        let ambient = inpod::Settings {
+            dns_capture: true,
+            ingress_mode: false,
+            reroute_interfaces: vec![],
+            ipv6: true,
+            probe_v4: [169, 254, 7, 127].into(),
+            probe_v6: "fd16::1".parse().unwrap(),
+        };
+        for program in [program(&plain(), true), (&ambient).into()] {
+            let (_sandbox, netns) = Sandbox::start();
+            let save = || {
+                let run = || Command::new(format!("iptables-{variant}-save")).output().unwrap().stdout;
+                String::from_utf8(netns.enter(run).unwrap()).unwrap()
+            };
+            assert_eq!(programmer.apply(&netns, program.clone()).unwrap(), Applied::Written, "{variant}");
+            assert!(save().contains("-A OUTPUT -j ISTIO_OUTPUT"), "{}", save());
+            assert_eq!(programmer.apply(&netns, program.clone()).unwrap(), Applied::AlreadyRight, "{variant}");
+            assert_eq!(programmer.check(&netns, program.clone()).unwrap(), Vec::<String>::new());
+            programmer.engine().remove(&netns, &program).unwrap();
+            assert!(!save().contains("ISTIO"), "{}", save());
+        }
+    }
+}
