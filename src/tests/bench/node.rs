@@ -7,6 +7,7 @@ use ferrule::http::client::{Response, encode_request, exchange, read_response};
 use ferrule::rules::inpod::{Settings, rules};
 use ferrule::rules::render::restore;
 use ferrule::sys::exchange::Exchange;
+use ferrule::sys::exec::find_program;
 use ferrule::sys::netlink::{Family, set_link_up};
 use ferrule::sys::netns::Netns;
 use ferrule::sys::unix::{Connection, SocketType};
@@ -49,9 +50,8 @@ impl Sandbox {
             probe_v4: Ipv4Addr::new(169, 254, 7, 127),
             probe_v6: Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff),
         };
-        let families =
-            [(Family::V4, "/usr/sbin/iptables-nft-restore"), (Family::V6, "/usr/sbin/ip6tables-nft-restore")];
-        let inputs = families.map(|(family, program)| (restore(&rules(&settings, family)), program));
+        let inputs = [(Family::V4, "iptables-nft-restore"), (Family::V6, "ip6tables-nft-restore")]
+            .map(|(family, name)| (restore(&rules(&settings, family)), find_program(name).unwrap()));
         let run = || {
             let start = Instant::now();
             let children = inputs.map(|(input, program)| {
