@@ -32,7 +32,7 @@
 //! | 0 | [`sys`] one door per effect; [`http`] HTTP/1.1 over any stream; [`error`]; [`logging`]; [`metrics`] |
 //!
 //! Where to begin reading: [`pod::decision::decide`] for who is in the mesh, [`rules::inpod`] for what is programmed,
-//! [`dataplane::inpod`] for how, [`zds::server`] for the hand-over, [`cni::plugin`] for a runtime's call, [`agent`] for
+//! [`dataplane::engine`] for how, [`zds::server`] for the hand-over, [`cni::plugin`] for a runtime's call, [`agent`] for
 //! how it all hangs together.
 //!
 //! # Invariants
