@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod iptables;
+pub mod plugin;
 pub mod rules;
 pub mod uninstall;
 pub mod wait;

@@ -48,7 +48,12 @@ fn run(argv: &[OsString]) -> Result<ExitCode> {
 fn plugin() -> ExitCode {
     let environment = Environment::from_variables(variable);
     plugin::answer_panics(&environment);
-    ExitCode::from(plugin::run(&environment, &mut std::io::stdin().lock(), &mut std::io::stdout().lock()))
+    ExitCode::from(plugin::run(
+        &environment,
+        cli::plugin::look_up,
+        &mut std::io::stdin().lock(),
+        &mut std::io::stdout().lock(),
+    ))
 }
 
 fn agent(args: &[OsString]) -> Result<()> {

@@ -1,9 +1,76 @@
 //! What an ADD does when the agent did not decide. A failure to decide is never taken for "not in the mesh".
 
 use super::ask;
+use super::conf::{NetConf, PodArgs};
 use super::event::{Failure, code};
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::pod::decision::{Action, Policy, decide as decide_pod};
+use crate::pod::selector::EnablementSelectors;
+use crate::pod::types::{Namespace, Pod, PodName};
 use std::path::Path;
+
+/// The kubeconfig in the run directory, which the agent keeps current.
+const KUBECONFIG: &str = "istio-cni-kubeconfig";
+
+/// Asks the API server that a kubeconfig names for a pod and its namespace. Given by the front door: a plugin that has
+/// an agent never comes near it.
+pub type Api = fn(kubeconfig: &Path, pod: &PodName) -> Result<(Pod, Namespace)>;
+
+/// What the API server's objects say about the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Opinion {
+    /// It is provably not in the mesh, for this reason.
+    Outside(String),
+    /// It is in the ambient mesh.
+    Ambient,
+    /// It has a sidecar.
+    Sidecar,
+    /// It is not known, for this reason.
+    Unknown(String),
+}
+
+/// Decides by the API server, with the policy that stands in the configuration.
+pub(super) fn ask_api(conf: &NetConf, pod: &PodArgs, api: Api) -> Opinion {
+    let kubeconfig = conf.run_dir.join(KUBECONFIG);
+    if pod.namespace.is_empty() {
+        return Opinion::Unknown("the runtime does not tell the pod's namespace".to_owned());
+    }
+    if !kubeconfig.exists() {
+        return Opinion::Unknown(format!("the API server cannot be asked: there is no {}", kubeconfig.display()));
+    }
+    let name = PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
+    let judged = policy(conf).and_then(|policy| Ok((policy, api(&kubeconfig, &name)?)));
+    match judged {
+        Err(e) => Opinion::Unknown(e.to_string()),
+        Ok((policy, (object, namespace))) => judge(&policy, pod, &object, &namespace),
+    }
+}
+
+/// Pure.
+fn judge(policy: &Policy, pod: &PodArgs, object: &Pod, namespace: &Namespace) -> Opinion {
+    if !pod.uid.is_empty() && pod.uid != object.uid && pod.uid != object.runtime_uid() {
+        return Opinion::Unknown(format!("the API server knows another pod {} (uid {})", object.name, object.uid));
+    }
+    let decision = decide_pod(policy, object, &namespace.labels);
+    match decision.action {
+        Action::None => Opinion::Outside(decision.reason),
+        Action::Ambient => Opinion::Ambient,
+        Action::Sidecar => Opinion::Sidecar,
+    }
+}
+
+fn policy(conf: &NetConf) -> Result<Policy> {
+    let selectors = match &conf.enablement_selectors {
+        serde_json::Value::Null => EnablementSelectors::default(),
+        selectors => EnablementSelectors::parse(&selectors.to_string())?,
+    };
+    Ok(Policy {
+        ambient_enabled: conf.ambient_enabled,
+        selectors,
+        exclude_namespaces: conf.exclude_namespaces.clone(),
+        system_namespace: conf.pod_namespace.clone(),
+    })
+}
 
 /// Why the agent did not decide.
 #[derive(Debug)]
@@ -21,8 +88,16 @@ pub(super) enum Undecided {
     },
 }
 
-/// Decides without the agent. Without another source of truth the runtime is told to come again.
-pub(super) fn decide(socket: &Path, undecided: &Undecided) -> Result<(), Failure> {
+/// Decides without the agent. A pod that is not provably outside the mesh makes the runtime come again.
+pub(super) fn decide(socket: &Path, undecided: &Undecided, opinion: &Opinion) -> Result<(), Failure> {
+    let why = match opinion {
+        Opinion::Outside(_) => return Ok(()),
+        // Istio's own agent says so in this way.
+        Opinion::Ambient if matches!(undecided, Undecided::Foreign { status: 200, .. }) => return Ok(()),
+        Opinion::Ambient => "the pod is in the ambient mesh".to_owned(),
+        Opinion::Sidecar => "the pod has a sidecar".to_owned(),
+        Opinion::Unknown(why) => why.clone(),
+    };
     let message = match undecided {
         Undecided::Unreachable(e) => not_ready(socket, &ask::cause(e)),
         Undecided::Starting(words) => not_ready(socket, words),
@@ -34,7 +109,9 @@ pub(super) fn decide(socket: &Path, undecided: &Undecided) -> Result<(), Failure
         ),
     };
     Err(Failure {
-        details: "the pod is not started without its traffic redirection; the runtime tries again by itself".to_owned(),
+        details: format!(
+            "{why}; the pod is not started without its traffic redirection, the runtime tries again by itself"
+        ),
         ..Failure::new(code::TRY_AGAIN_LATER, message)
     })
 }
@@ -42,4 +119,70 @@ pub(super) fn decide(socket: &Path, undecided: &Undecided) -> Result<(), Failure
 /// What a person must know first when the agent is missing.
 pub(super) fn not_ready(socket: &Path, why: &str) -> String {
     format!("node agent not ready ({}: {why}); is the istio-cni-node pod running on this node?", socket.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::object::{decode_namespace, decode_pod};
+
+    const SELECTOR: &str = r#"[{"podSelector":{"matchLabels":{"mesh":"on"}}},
+        {"namespaceSelector":{"matchLabels":{"mesh":"on"}}}]"#;
+
+    fn conf(selectors: &str) -> NetConf {
+        let text = format!(
+            r#"{{"cniVersion":"1.0.0","ambient_enabled":true,"cni_agent_run_dir":"/nowhere",
+                 "enablement_selectors":{selectors},"pod_namespace":"istio-system"}}"#
+        );
+        NetConf::parse(text.as_bytes()).unwrap()
+    }
+
+    fn opinion(selectors: &str, uid: &str, pod: &str, namespace_labels: &str) -> Opinion {
+        let pod = decode_pod(&format!(r#"{{"metadata":{{"name":"web","namespace":"a","uid":"u"{pod}}}}}"#)).unwrap();
+        let namespace =
+            decode_namespace(&format!(r#"{{"metadata":{{"name":"a","labels":{namespace_labels}}}}}"#)).unwrap();
+        let args = PodArgs { name: "web".into(), namespace: "a".into(), uid: uid.into() };
+        judge(&policy(&conf(selectors)).unwrap(), &args, &pod, &namespace)
+    }
+
+    #[test]
+    fn judges_by_the_objects_and_the_policy_of_the_configuration() {
+        let outside = |reason: &str| Opinion::Outside(reason.to_owned());
+        let none = outside("no enablement selector matches the labels of pod and namespace");
+        assert_eq!(opinion(SELECTOR, "u", "", "{}"), none);
+        assert_eq!(opinion(SELECTOR, "", "", "{}"), none);
+        assert_eq!(opinion(SELECTOR, "u", "", r#"{"mesh":"on"}"#), Opinion::Ambient);
+        assert_eq!(opinion(SELECTOR, "u", r#","labels":{"mesh":"on"}"#, "{}"), Opinion::Ambient);
+        assert!(matches!(opinion(SELECTOR, "other", "", "{}"), Opinion::Unknown(_)), "a predecessor of that name");
+        let mirror = r#","annotations":{"kubernetes.io/config.hash":"hash"}"#;
+        assert_eq!(opinion(SELECTOR, "hash", mirror, "{}"), none, "a static pod");
+        assert!(matches!(opinion("null", "u", "", "{}"), Opinion::Outside(_)));
+    }
+
+    #[test]
+    fn only_proof_lets_a_pod_through() {
+        let undecided = || Undecided::Starting("starting".to_owned());
+        let foreign = |status| Undecided::Foreign { status, words: String::new() };
+        let check = |undecided: Undecided, opinion: Opinion, passes: bool| {
+            let decided = decide(Path::new("/run/x.sock"), &undecided, &opinion);
+            assert_eq!(decided.is_ok(), passes, "{undecided:?} {opinion:?}");
+            assert!(decided.err().is_none_or(|failure| failure.code == code::TRY_AGAIN_LATER));
+        };
+        check(undecided(), Opinion::Outside(String::new()), true);
+        check(undecided(), Opinion::Ambient, false);
+        check(undecided(), Opinion::Sidecar, false);
+        check(undecided(), Opinion::Unknown(String::new()), false);
+        check(foreign(200), Opinion::Ambient, true);
+        check(foreign(200), Opinion::Sidecar, false);
+        check(foreign(200), Opinion::Unknown(String::new()), false);
+        check(foreign(500), Opinion::Ambient, false);
+        check(foreign(500), Opinion::Outside(String::new()), true);
+    }
+
+    #[test]
+    fn without_a_kubeconfig_nobody_is_asked() {
+        let args = PodArgs { name: "web".into(), namespace: "a".into(), uid: String::new() };
+        let never: Api = |_, _| panic!("asked");
+        assert!(matches!(ask_api(&conf(SELECTOR), &args, never), Opinion::Unknown(why) if why.contains("/nowhere/")));
+    }
 }

@@ -6,7 +6,7 @@
 use super::ask::{self, Reply, Request};
 use super::conf::{NetConf, PodArgs};
 use super::event::{AddEvent, AttachmentEvent, Failure, Health, code, ips_of_result};
-use super::fallback::{self, Undecided};
+use super::fallback::{self, Api, Opinion, Undecided};
 use super::version::{self, Version};
 use super::{log, result};
 use crate::error::Kind;
@@ -26,6 +26,8 @@ const ADD_TIME: Duration = Duration::from_secs(28);
 /// How long an ADD waits for an agent that cannot be reached: long enough for a restart, short enough for the kubelet's
 /// own retry (11 to 15 s) to see the reason soon.
 const UNREACHABLE_PATIENCE: Duration = Duration::from_secs(10);
+/// After this long without the agent the API server is asked: a pod outside the mesh need not wait for it.
+const ALONE: Duration = Duration::from_secs(1);
 /// How long an ADD waits for an agent that is starting.
 const STARTING_PATIENCE: Duration = Duration::from_secs(25);
 /// Between two tries, doubling.
@@ -72,7 +74,7 @@ impl Environment {
 }
 
 /// Answers one call; returns the exit code of the process.
-pub fn run(environment: &Environment, stdin: &mut impl Read, stdout: &mut impl Write) -> u8 {
+pub fn run(environment: &Environment, api: Api, stdin: &mut impl Read, stdout: &mut impl Write) -> u8 {
     let Some(command) = environment.command.as_deref() else {
         let about = format!("Ferrule CNI plugin {}\n{}\n", env!("CARGO_PKG_VERSION"), protocol_line());
         let _ = std::io::stderr().write_all(about.as_bytes());
@@ -80,7 +82,7 @@ pub fn run(environment: &Environment, stdin: &mut impl Read, stdout: &mut impl W
     };
     log::start(LevelFilter::Info, None);
     let mut version = Version::NEWEST;
-    let (output, exit) = match answer(command, environment, stdin, &mut version) {
+    let (output, exit) = match answer(command, environment, api, stdin, &mut version) {
         Ok(output) => (output, 0),
         Err(failure) if command == "DEL" => {
             warn!(target: log::SCOPE, code = failure.code; "DEL is answered with success all the same: {} {}", failure.message, failure.details);
@@ -132,6 +134,7 @@ fn error_json(version: Version, failure: &Failure) -> String {
 fn answer(
     command: &str,
     environment: &Environment,
+    api: Api,
     stdin: &mut impl Read,
     version: &mut Version,
 ) -> Result<String, Failure> {
@@ -158,7 +161,7 @@ fn answer(
     }
     let conf = NetConf::parse(&read_stdin(stdin)?)?;
     *version = conf.version;
-    let call = Call { environment, pod: PodArgs::parse(&environment.args), conf: &conf };
+    let call = Call { environment, api, pod: PodArgs::parse(&environment.args), conf: &conf };
     log::start(conf.log_level, (!call.is_own_pod()).then_some(conf.run_dir.as_path()));
     match verb {
         Verb::Add => call.add(),
@@ -215,6 +218,7 @@ fn read_stdin(stdin: &mut impl Read) -> Result<Vec<u8>, Failure> {
 /// One call with everything that was passed along.
 struct Call<'a> {
     environment: &'a Environment,
+    api: Api,
     pod: PodArgs,
     conf: &'a NetConf,
 }
@@ -300,6 +304,7 @@ impl Call<'_> {
         let socket = ask::socket(&self.conf.run_dir);
         let start = clock::now();
         let mut pause = FIRST_PAUSE;
+        let mut opinion = None;
         loop {
             let (undecided, patience) = match ask::ask(&socket, &request, Some(netns.as_fd()), start + ADD_TIME) {
                 Err(e) => (Undecided::Unreachable(e), UNREACHABLE_PATIENCE),
@@ -316,8 +321,18 @@ impl Call<'_> {
                     }
                 },
             };
-            if clock::now() - start + pause > patience {
-                return fallback::decide(&socket, &undecided);
+            let over = clock::now() - start + pause > patience;
+            if opinion.is_none() && (over || clock::now() - start > ALONE) {
+                let asked = fallback::ask_api(self.conf, &self.pod, self.api);
+                debug!(target: log::SCOPE, pod = self.pod_name(); "the API server was asked: {asked:?}");
+                opinion = Some(asked);
+            }
+            if let Some(opinion) = &opinion
+                && (over || matches!(opinion, Opinion::Outside(_)))
+            {
+                fallback::decide(&socket, &undecided, opinion)?;
+                info!(target: log::SCOPE, pod = self.pod_name(); "ADD without the node agent: {opinion:?}");
+                return Ok(());
             }
             debug!(target: log::SCOPE, pod = self.pod_name(); "ADD asks again: {undecided:?}");
             clock::sleep(pause);

@@ -1,6 +1,7 @@
 //! The agent on a Kubernetes node: the real executable, an API server that behaves and one that does not, real
 //! namespaces and rules, the plugin as a runtime runs it, and a stand-in for ztunnel.
 
+mod fallback;
 mod host;
 mod life;
 mod ports;
@@ -157,6 +158,7 @@ impl World {
     fn plugin(&self, command: &str, namespace: &str, name: &str, netns: &PodNetns, ip: &str) -> Finished {
         let conf = json!({
             "cniVersion": "1.1.0", "name": "net", "type": "istio-cni", "cni_agent_run_dir": self.node.run(),
+            "ambient_enabled": true, "enablement_selectors": serde_json::from_str::<Value>(SELECTOR).unwrap(),
             "prevResult": {"cniVersion": "1.1.0", "ips": [{"address": format!("{ip}/24")}]},
         });
         let uid = self.uid(namespace, name);
@@ -172,7 +174,9 @@ impl World {
         ] {
             run.env(key, value);
         }
-        finish(run.env("CNI_NETNS", netns.path()), conf.to_string().as_bytes())
+        run.env("CNI_NETNS", netns.path());
+        // On the host, where the API server is.
+        self.node.host.enter(|| finish(&mut run, conf.to_string().as_bytes()))
     }
 
     /// ADD that must work.
