@@ -1,8 +1,8 @@
 //! Bringing a pod into the mesh: rules, then ztunnel, then the annotation.
 
 use super::State;
-use super::pods::{Doing, Entry, Goal, Rules};
-use super::requests::answer_enrolled;
+use super::pods::{Doing, Ending, Entry, Goal, Rules};
+use super::requests::{Add, answer_enrolled};
 use super::ztunnels::Standing;
 use crate::agent::event::{Action, Answer, Outcome, Redirection, TaskId, Work};
 use crate::agent::memory::Record;
@@ -137,7 +137,9 @@ impl State {
     /// The ADDs that wait have failed: everything is undone, and the runtime comes back with a new sandbox.
     pub(super) fn fail_sandbox(&mut self, entry: &mut Entry, code: u32, message: String) {
         let failure = Failure { code, message, details: String::new() };
-        entry.failed.extend(std::mem::take(&mut entry.adds).into_iter().map(|add| (add, failure.clone())));
+        for Add { reply, until, .. } in std::mem::take(&mut entry.adds) {
+            entry.ending.push(Ending { reply, answer: Answer::Failed(failure.clone()), until });
+        }
         entry.drop_sandbox(self.now);
     }
 

@@ -3,10 +3,9 @@
 use super::State;
 use super::host::Entered;
 use super::requests::Add;
-use crate::agent::event::{Action, Redirection, ReplyTo, Sought, TaskId};
+use crate::agent::event::{Action, Answer, Redirection, ReplyTo, Sought, TaskId};
 use crate::agent::herald::Lament;
 use crate::agent::memory::{NodeSettings, Record};
-use crate::cni::event::Failure;
 use crate::metrics;
 use crate::pod::decision::{Action as Decided, Decision, decide};
 use crate::pod::overrides;
@@ -50,10 +49,8 @@ pub(super) struct Entry {
     pub generation: u64,
     /// ADDs that wait for the enrolment.
     pub adds: Vec<Add>,
-    /// ADDs that failed and are answered once everything is undone.
-    pub failed: Vec<(Add, Failure)>,
-    /// DELs that wait for the removal, each with the time until which it does.
-    pub dels: Vec<(ReplyTo, Instant)>,
+    /// Requests that are answered once nothing is left to undo and what is to be remembered is on disk.
+    pub ending: Vec<Ending>,
     /// CHECKs.
     pub checks: Vec<ReplyTo>,
     pub published: Option<Redirection>,
@@ -77,6 +74,14 @@ pub(super) struct Entry {
     pub verify_at: Option<Instant>,
     /// When something is due without an event.
     pub wake: Option<Instant>,
+}
+
+/// A request whose answer is known, and waits.
+pub(super) struct Ending {
+    pub reply: ReplyTo,
+    pub answer: Answer,
+    /// It waits no longer than this.
+    pub until: Instant,
 }
 
 /// Where a pod's sandbox is: enough to find it again without holding it.
@@ -161,7 +166,7 @@ impl Entry {
 
     /// Something is running or waiting that a stop should not cut off.
     pub(super) fn is_busy(&self) -> bool {
-        self.task.is_some() || !self.adds.is_empty() || !self.failed.is_empty() || !self.dels.is_empty()
+        self.task.is_some() || !self.adds.is_empty() || !self.ending.is_empty()
     }
 
     /// Nothing is left of it.

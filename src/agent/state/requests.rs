@@ -1,6 +1,6 @@
 //! What the plugin asks: ADD, DEL, CHECK and GC.
 
-use super::pods::{Entry, Place};
+use super::pods::{Ending, Entry, Place};
 use super::{State, Task};
 use crate::agent::event::{Action, Answer, Opened, Path, ReplyTo, Work};
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
@@ -22,6 +22,8 @@ const ACK: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(1);
 /// For the source to look a pod up.
 const LOOK_UP: Duration = Duration::from_secs(4);
+/// A pod that is not in the mesh does not wait longer for what it was before to be undone.
+const PASS: Duration = Duration::from_secs(1);
 /// A DEL is answered after this long even if not everything is undone: the plugin waits 1 s.
 const DEL: Duration = Duration::from_millis(800);
 
@@ -35,7 +37,7 @@ pub(super) struct Add {
     pub came: Instant,
     /// When the rules were in place.
     pub rules_done: Option<Instant>,
-    until: Instant,
+    pub until: Instant,
 }
 
 impl Add {
@@ -168,13 +170,15 @@ impl State {
             },
             Decided::None if event.decide => {
                 log::info!(target: "cni-agent", uid = uid, pod:% = name; "not in the mesh: {}", decision.reason);
-                if let Some(entry) = self.pods.get_mut(uid).filter(|entry| !entry.recalled) {
+                let Some(entry) = self.pods.get_mut(uid) else { return };
+                if !entry.recalled {
                     // Where it is will matter if it joins the mesh while it runs.
                     entry.place = Some(place);
                     entry.torn_down = false;
                 }
                 let answer = AddAnswer { action: "none".to_owned(), reason: decision.reason };
-                self.out.push(Action::Reply(reply, Answer::Decided(answer)));
+                let (answer, until) = (Answer::Decided(answer), self.now + PASS);
+                entry.ending.push(Ending { reply, answer, until });
                 self.advance(uid);
             }
             Decided::None => self.refuse(reply, 100, format!("pod {name} is not in the mesh: {}", decision.reason)),
@@ -254,14 +258,10 @@ impl State {
             Some(at) => entry.wake_at(at),
             None => {}
         }
-        for (add, failure) in entry.failed.extract_if(.., |(add, _)| add.until <= now) {
-            self.out.push(Action::Reply(add.reply, Answer::Failed(failure)));
+        for ending in entry.ending.extract_if(.., |ending| ending.until <= now) {
+            self.out.push(Action::Reply(ending.reply, ending.answer));
         }
-        for (reply, _) in entry.dels.extract_if(.., |(_, until)| *until <= now) {
-            self.out.push(Action::Reply(reply, Answer::Done));
-        }
-        let failed = entry.failed.iter().map(|(add, _)| add.until);
-        if let Some(at) = failed.chain(entry.dels.iter().map(|(_, until)| *until)).min() {
+        if let Some(at) = entry.ending.iter().map(|ending| ending.until).min() {
             entry.wake_at(at);
         }
     }
@@ -283,7 +283,7 @@ impl State {
                 entry.leftovers.extend(opened);
             }
             entry.drop_sandbox(self.now);
-            entry.dels.push((reply, self.now + DEL));
+            entry.ending.push(Ending { reply, answer: Answer::Done, until: self.now + DEL });
             let adds = std::mem::take(&mut entry.adds);
             for add in adds {
                 self.refuse(add.reply, 11, "the sandbox was torn down meanwhile".to_owned());

@@ -357,7 +357,7 @@ fn starting_answers_not_ready_and_keeps_teardowns() {
 fn a_pod_outside_the_mesh_is_passed() {
     let mut script = Script::running();
     script.source(Notice::Pod(Box::new(pod("b", false))));
-    assert_eq!(script.add("b", "n2"), ["reply 1: none", "remember b"]);
+    assert_eq!(script.add("b", "n2"), ["remember b", "reply 1: none"]);
     assert_eq!(
         script.add_as("b", "n2", false),
         [

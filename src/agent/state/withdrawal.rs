@@ -81,11 +81,10 @@ impl State {
 
     /// Answers those who wait for everything to be undone.
     pub(super) fn answer_undone(&mut self, entry: &mut Entry) {
-        let failed = std::mem::take(&mut entry.failed).into_iter();
-        self.out.extend(failed.map(|(add, failure)| Action::Reply(add.reply, Answer::Failed(failure))));
-        let done = std::mem::take(&mut entry.dels).into_iter().map(|(reply, _)| reply);
-        let done = done.chain(std::mem::take(&mut entry.checks));
-        self.out.extend(done.map(|reply| Action::Reply(reply, Answer::Done)));
+        let ending = std::mem::take(&mut entry.ending).into_iter();
+        self.out.extend(ending.map(|ending| Action::Reply(ending.reply, ending.answer)));
+        let checks = std::mem::take(&mut entry.checks).into_iter();
+        self.out.extend(checks.map(|reply| Action::Reply(reply, Answer::Done)));
     }
 
     /// Cleans a namespace of an older sandbox, if there is one; returns whether there was something to do.

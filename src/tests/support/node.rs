@@ -81,7 +81,8 @@ impl Node {
 
     /// The same with these variables in its environment, and a source among the flags.
     pub fn start_agent_in(&self, environment: &[(&str, &str)], flags: &[&str]) -> Agent {
-        let log = self.path(&format!("agent-{}.log", fs::read_dir(self.dir.path()).unwrap().count()));
+        let number = (1..).find(|n| !self.path(&format!("agent-{n}.log")).exists()).unwrap_or_default();
+        let log = self.path(&format!("agent-{number}.log"));
         let mut command = match self.wrapper.as_slice() {
             [] => ferrule(&[]),
             [program, args @ ..] => {
