@@ -1,6 +1,5 @@
 //! Where rules meet the kernel: [`inpod`] is the front door for pods, [`host`] for the host; both use one [`engine`].
 
-mod attributes;
 mod detect;
 mod effect;
 pub mod engine;

@@ -3,12 +3,12 @@
 //! Pure but for the questions to the kernel. Formats: `linux/netfilter/nf_tables.h`; numbers in attributes are big
 //! endian.
 
-use super::attributes::{ATTRIBUTE_HEADER, Attributes, HEADER_SIZE, family_number, header, put};
 use super::look::Scope;
 use super::probe_set::{SetNames, name_set};
 use crate::error::{Context, Kind, Result};
 use crate::invalid;
 use crate::rules::view::{Attachment, RuleView, TableView, View};
+use crate::sys::netlink::attributes::{ATTRIBUTE_HEADER, Attributes, HEADER_SIZE, family_number, header, put};
 use crate::sys::netlink::{self, Change, Family, RawMessage};
 use std::collections::BTreeMap;
 

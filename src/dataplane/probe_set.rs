@@ -4,11 +4,11 @@
 //! not refused, when it is there; it is removed only for the uid it carries, because the address may have passed on to
 //! another pod since.
 
-use super::attributes::{Attributes, HEADER_SIZE, family_number, header, put};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::rules::host::probe_set;
 use crate::sys::ffi;
+use crate::sys::netlink::attributes::{Attributes, HEADER_SIZE, family_number, header, put};
 use crate::sys::netlink::{self, Family, RawMessage};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::collections::BTreeMap;

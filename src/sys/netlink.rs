@@ -1,17 +1,14 @@
-//! rtnetlink in the calling thread's network namespace: rules, routes, links and addresses, and raw dumps of
-//! nf_tables. Sockets live only as long as a call (an open one would keep the namespace alive).
+//! rtnetlink in the calling thread's network namespace: rules, routes, links and addresses, and raw requests to the
+//! netfilter subsystems. Sockets live only as long as a call (an open one would keep the namespace alive).
 //!
-//! A family that the kernel does not have (IPv6 off at boot) is an error of kind `Unsupported`.
+//! Formats: rtnetlink(7), `linux/fib_rules.h`, `linux/rtnetlink.h`. A family that the kernel does not have (IPv6 off at
+//! boot) is an error of kind `Unsupported`.
 
+pub mod attributes;
 pub mod socket;
 
 use crate::error::{Context, Error, Kind, Result};
-use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkFlags, LinkMessage};
-use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType};
-use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use attributes::{Attributes, put};
 use nix::sys::socket::SockProtocol;
 use std::net::IpAddr;
 
@@ -32,13 +29,16 @@ impl Family {
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
-}
 
-impl From<Family> for AddressFamily {
-    fn from(family: Family) -> Self {
-        match family {
-            Family::V4 => AddressFamily::Inet,
-            Family::V6 => AddressFamily::Inet6,
+    fn numbered(number: u8) -> Option<Self> {
+        [Family::V4, Family::V6].into_iter().find(|family| family.number() == number)
+    }
+
+    /// `AF_INET` or `AF_INET6`.
+    fn number(self) -> u8 {
+        match self {
+            Family::V4 => libc::AF_INET as u8,
+            Family::V6 => libc::AF_INET6 as u8,
         }
     }
 }
@@ -58,37 +58,53 @@ pub struct MarkRule {
     pub table: u32,
 }
 
+/// Attributes of `struct fib_rule_hdr`.
+mod fra {
+    pub const PRIORITY: u16 = 6;
+    pub const FWMARK: u16 = 10;
+    pub const SUPPRESS_PREFIXLEN: u16 = 14;
+    pub const TABLE: u16 = 15;
+    pub const FWMASK: u16 = 16;
+    pub const PROTOCOL: u16 = 21;
+}
+
+/// `FR_ACT_TO_TBL`.
+const TO_TABLE: u8 = 1;
+/// `FIB_RULE_INVERT`.
+const INVERT: u32 = 2;
+
 impl MarkRule {
-    fn message(&self) -> RuleMessage {
-        let mut rule = RuleMessage::default();
-        rule.header.family = self.family.into();
-        rule.header.action = RuleAction::ToTable;
-        rule.attributes = vec![
-            RuleAttribute::FwMark(self.mark),
-            RuleAttribute::FwMask(self.mask),
-            // The header has room for tables up to 255 only; the attribute wins.
-            RuleAttribute::Table(self.table),
-        ];
-        rule.attributes.extend(self.priority.map(RuleAttribute::Priority));
-        rule
+    fn payload(&self) -> Vec<u8> {
+        let mut payload = rule_header(self.family, TO_TABLE).to_vec();
+        put(&mut payload, fra::FWMARK, &self.mark.to_ne_bytes());
+        put(&mut payload, fra::FWMASK, &self.mask.to_ne_bytes());
+        // The header has room for tables up to 255 only; the attribute wins.
+        put(&mut payload, fra::TABLE, &self.table.to_ne_bytes());
+        if let Some(priority) = self.priority {
+            put(&mut payload, fra::PRIORITY, &priority.to_ne_bytes());
+        }
+        payload
     }
 
-    /// A rule of the kernel that matches nothing but the mark; its priority is given.
-    fn parse(family: Family, rule: &RuleMessage) -> Option<Self> {
-        let header = &rule.header;
-        let plain = header.family == family.into()
-            && header.action == RuleAction::ToTable
-            && (header.src_len, header.dst_len, header.tos) == (0, 0, 0)
-            && !header.flags.contains(RuleFlags::Invert);
-        let (mut mark, mut mask, mut table, mut priority) = (0, u32::MAX, u32::from(header.table), 0);
-        for attribute in &rule.attributes {
-            match attribute {
-                RuleAttribute::FwMark(n) => mark = *n,
-                RuleAttribute::FwMask(n) => mask = *n,
-                RuleAttribute::Table(n) => table = *n,
-                RuleAttribute::Priority(n) => priority = *n,
+    /// A rule of the kernel that matches nothing but the mark; its priority is given. What is not of the form of a rule
+    /// is none.
+    pub fn parse(rule: &RawMessage) -> Option<Self> {
+        let (&[family, to, from, tos, table, _, _, action, flags @ ..], attributes) =
+            rule.payload.split_first_chunk::<RULE_HEADER>()?;
+        let family = Family::numbered(family)?;
+        let plain = rule.kind == libc::RTM_NEWRULE
+            && (to, from, tos, action) == (0, 0, 0, TO_TABLE)
+            && u32::from_ne_bytes(flags) & INVERT == 0;
+        let (mut mark, mut mask, mut table, mut priority) = (0, u32::MAX, u32::from(table), 0);
+        for (kind, value) in Attributes::parse(attributes).ok()?.iter() {
+            let number = value.try_into().map(u32::from_ne_bytes);
+            match (kind, number) {
+                (fra::FWMARK, Ok(n)) => mark = n,
+                (fra::FWMASK, Ok(n)) => mask = n,
+                (fra::TABLE, Ok(n)) => table = n,
+                (fra::PRIORITY, Ok(n)) => priority = n,
                 // Who made it, and what the kernel adds to every rule: "suppress nothing".
-                RuleAttribute::Protocol(_) | RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+                (fra::PROTOCOL, _) | (fra::SUPPRESS_PREFIXLEN, Ok(u32::MAX)) => {}
                 _ => return None,
             }
         }
@@ -96,15 +112,32 @@ impl MarkRule {
     }
 
     /// Whether a rule of the kernel is this one.
-    fn is(&self, rule: &RuleMessage) -> bool {
-        let other = MarkRule::parse(self.family, rule);
-        let priority = |other: MarkRule| MarkRule { priority: self.priority.and(other.priority), ..other };
-        other.map(priority) == Some(*self)
+    fn is(&self, other: &MarkRule) -> bool {
+        *self == MarkRule { priority: self.priority.and(other.priority), ..*other }
     }
 
     fn count(&self) -> Result<usize> {
         Ok(rules(self.family)?.iter().filter(|rule| self.is(rule)).count())
     }
+}
+
+/// Size of `struct fib_rule_hdr`: family, lengths of destination and source, type of service, table, two reserved bytes,
+/// action, flags.
+const RULE_HEADER: usize = 12;
+
+fn rule_header(family: Family, action: u8) -> [u8; RULE_HEADER] {
+    [family.number(), 0, 0, 0, 0, 0, 0, action, 0, 0, 0, 0]
+}
+
+/// The rules of a family that match nothing but a mark.
+fn rules(family: Family) -> Result<Vec<MarkRule>> {
+    let found = dump(libc::RTM_GETRULE, &rule_header(family, 0)).context("list policy rules")?;
+    Ok(found.iter().filter_map(MarkRule::parse).collect())
+}
+
+/// The rules that match nothing but this mark, all of it.
+pub fn rules_by_mark(family: Family, mark: u32) -> Result<Vec<MarkRule>> {
+    Ok(rules(family)?.into_iter().filter(|rule| (rule.mark, rule.mask) == (mark, u32::MAX)).collect())
 }
 
 /// `ip route … local 0.0.0.0/0 dev lo table TABLE` (or `::/0`).
@@ -116,43 +149,41 @@ pub struct LocalRoute {
     pub table: u32,
 }
 
+/// Attributes of `struct rtmsg`.
+mod rta {
+    pub const OIF: u16 = 4;
+    pub const TABLE: u16 = 15;
+}
+
 impl LocalRoute {
-    fn message(&self) -> RouteMessage {
-        let mut route = RouteMessage::default();
-        route.header.address_family = self.family.into();
-        route.header.kind = RouteType::Local;
-        route.header.scope = RouteScope::Host;
-        route.header.protocol = RouteProtocol::Boot;
-        route.attributes = vec![RouteAttribute::Table(self.table), RouteAttribute::Oif(LOOPBACK)];
-        route
+    fn payload(&self) -> Vec<u8> {
+        let mut payload = route_header(self.family, libc::RTPROT_BOOT, libc::RT_SCOPE_HOST, libc::RTN_LOCAL).to_vec();
+        put(&mut payload, rta::TABLE, &self.table.to_ne_bytes());
+        put(&mut payload, rta::OIF, &LOOPBACK.to_ne_bytes());
+        payload
     }
 
-    fn is(&self, route: &RouteMessage) -> bool {
-        let header = &route.header;
-        let table = route.attributes.iter().find_map(|attribute| match attribute {
-            RouteAttribute::Table(table) => Some(*table),
-            _ => None,
-        });
-        header.address_family == self.family.into()
-            && header.kind == RouteType::Local
-            && header.destination_prefix_length == 0
-            && table.unwrap_or(header.table.into()) == self.table
-            && route.attributes.contains(&RouteAttribute::Oif(LOOPBACK))
+    /// Whether a route of the kernel is this one. What is not of the form of a route is none.
+    pub fn is(&self, route: &RawMessage) -> bool {
+        /// Family, lengths of destination and source, type of service, table, protocol, scope, type, flags.
+        const HEADER: usize = 12;
+        let Some((&[family, to, _, _, table, _, _, kind, ..], attributes)) =
+            route.payload.split_first_chunk::<HEADER>()
+        else {
+            return false;
+        };
+        let Ok(attributes) = Attributes::parse(attributes) else { return false };
+        let number = |kind| attributes.get(kind).and_then(|value| value.try_into().ok()).map(u32::from_ne_bytes);
+        route.kind == libc::RTM_NEWROUTE
+            && (family, to, kind) == (self.family.number(), 0, libc::RTN_LOCAL)
+            && number(rta::TABLE).unwrap_or(table.into()) == self.table
+            && number(rta::OIF) == Some(LOOPBACK)
     }
 }
 
-fn rules(family: Family) -> Result<Vec<RuleMessage>> {
-    let mut all = RuleMessage::default();
-    all.header.family = family.into();
-    let found = dump(RouteNetlinkMessage::GetRule(all)).context("list policy rules")?;
-    let rule = |message| if let RouteNetlinkMessage::NewRule(rule) = message { Some(rule) } else { None };
-    Ok(found.into_iter().filter_map(rule).collect())
-}
-
-/// The rules that match nothing but this mark, all of it.
-pub fn rules_by_mark(family: Family, mark: u32) -> Result<Vec<MarkRule>> {
-    let found = rules(family)?.into_iter().filter_map(|rule| MarkRule::parse(family, &rule));
-    Ok(found.filter(|rule| (rule.mark, rule.mask) == (mark, u32::MAX)).collect())
+/// `struct rtmsg`.
+fn route_header(family: Family, protocol: u8, scope: u8, kind: u8) -> [u8; 12] {
+    [family.number(), 0, 0, 0, 0, protocol, scope, kind, 0, 0, 0, 0]
 }
 
 /// Adds the rule unless it is there.
@@ -161,7 +192,7 @@ pub fn add_rule(rule: MarkRule) -> Result<()> {
     if rule.priority.is_none() && has_rule(rule)? {
         return Ok(());
     }
-    let added = change(RouteNetlinkMessage::NewRule(rule.message()), libc::NLM_F_CREATE | libc::NLM_F_EXCL);
+    let added = change(libc::RTM_NEWRULE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &rule.payload());
     unless(added, libc::EEXIST).map(drop).with_context(|| format!("add policy rule {rule:?}"))
 }
 
@@ -172,7 +203,7 @@ pub fn remove_rule(rule: MarkRule) -> Result<bool> {
     // more than the mark.
     let count = rule.count().with_context(what)?;
     for _ in 0..count {
-        unless(change(RouteNetlinkMessage::DelRule(rule.message()), 0), libc::ENOENT).with_context(what)?;
+        unless(change(libc::RTM_DELRULE, 0, &rule.payload()), libc::ENOENT).with_context(what)?;
     }
     Ok(count > 0)
 }
@@ -184,104 +215,96 @@ pub fn has_rule(rule: MarkRule) -> Result<bool> {
 
 /// Adds or replaces the route.
 pub fn replace_route(route: LocalRoute) -> Result<()> {
-    change(RouteNetlinkMessage::NewRoute(route.message()), libc::NLM_F_CREATE | libc::NLM_F_REPLACE)
+    change(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &route.payload())
         .with_context(|| format!("add route {route:?}"))
 }
 
 /// Removes the route; returns whether it was there.
 pub fn remove_route(route: LocalRoute) -> Result<bool> {
-    unless(change(RouteNetlinkMessage::DelRoute(route.message()), 0), libc::ESRCH)
+    unless(change(libc::RTM_DELROUTE, 0, &route.payload()), libc::ESRCH)
         .with_context(|| format!("remove route {route:?}"))
 }
 
 /// Whether the route is there.
 pub fn has_route(route: LocalRoute) -> Result<bool> {
-    let mut all = RouteMessage::default();
-    all.header.address_family = route.family.into();
-    let routes = dump(RouteNetlinkMessage::GetRoute(all)).context("list routes")?;
-    Ok(routes.iter().any(|found| matches!(found, RouteNetlinkMessage::NewRoute(found) if route.is(found))))
+    let routes = dump(libc::RTM_GETROUTE, &route_header(route.family, 0, 0, 0)).context("list routes")?;
+    Ok(routes.iter().any(|found| route.is(found)))
 }
 
 /// Every address of every interface.
 pub fn addresses() -> Result<Vec<IpAddr>> {
-    let found = dump(RouteNetlinkMessage::GetAddress(AddressMessage::default())).context("list addresses")?;
-    let own = |message: RouteNetlinkMessage| {
-        let RouteNetlinkMessage::NewAddress(message) = message else { return None };
-        // On a point-to-point link `Address` is the peer's, and `Local` ours (rtnetlink(7)).
-        let local = |attribute: &AddressAttribute| match attribute {
-            AddressAttribute::Local(address) => Some(*address),
-            _ => None,
-        };
-        let any = |attribute: &AddressAttribute| match attribute {
-            AddressAttribute::Address(address) => Some(*address),
-            _ => None,
-        };
-        message.attributes.iter().find_map(local).or_else(|| message.attributes.iter().find_map(any))
-    };
-    Ok(found.into_iter().filter_map(own).collect())
+    let found = dump(libc::RTM_GETADDR, &[0; ADDRESS_HEADER]).context("list addresses")?;
+    Ok(found.iter().filter_map(address).collect())
+}
+
+/// Attributes of `struct ifaddrmsg`.
+mod ifa {
+    pub const ADDRESS: u16 = 1;
+    pub const LOCAL: u16 = 2;
+}
+
+/// Size of `struct ifaddrmsg`: family, prefix length, flags, scope, interface.
+const ADDRESS_HEADER: usize = 8;
+
+/// The address that a message tells of, if it is one that does.
+pub fn address(message: &RawMessage) -> Option<IpAddr> {
+    let attributes = Attributes::parse(message.payload.get(ADDRESS_HEADER..)?).ok()?;
+    // On a point-to-point link `ADDRESS` is the peer's, and `LOCAL` ours (rtnetlink(7)).
+    let bytes = attributes.get(ifa::LOCAL).or_else(|| attributes.get(ifa::ADDRESS))?;
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let address = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()?;
+    (message.kind == libc::RTM_NEWADDR).then_some(address)
 }
 
 /// Adds an address to an interface; one that is there is fine.
 pub fn add_address(interface: &str, address: IpAddr, prefix: u8) -> Result<()> {
     let what = || format!("add address {address}/{prefix} to {interface}");
-    let message = address_message(interface, address, prefix).with_context(what)?;
-    let added = change(RouteNetlinkMessage::NewAddress(message), libc::NLM_F_CREATE | libc::NLM_F_EXCL);
+    let payload = address_payload(interface, address, prefix).with_context(what)?;
+    let added = change(libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &payload);
     unless(added, libc::EEXIST).map(drop).with_context(what)
 }
 
 /// Removes an address from an interface; returns whether it was there.
 pub fn remove_address(interface: &str, address: IpAddr, prefix: u8) -> Result<bool> {
     let what = || format!("remove address {address}/{prefix} from {interface}");
-    let message = address_message(interface, address, prefix).with_context(what)?;
-    unless(change(RouteNetlinkMessage::DelAddress(message), 0), libc::EADDRNOTAVAIL).with_context(what)
+    let payload = address_payload(interface, address, prefix).with_context(what)?;
+    unless(change(libc::RTM_DELADDR, 0, &payload), libc::EADDRNOTAVAIL).with_context(what)
 }
 
-fn address_message(interface: &str, address: IpAddr, prefix: u8) -> Result<AddressMessage> {
-    let mut message = AddressMessage::default();
-    message.header.family = Family::of(address).into();
-    message.header.prefix_len = prefix;
-    message.header.index = index(interface)?;
-    message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
-    Ok(message)
+fn address_payload(interface: &str, address: IpAddr, prefix: u8) -> Result<Vec<u8>> {
+    let mut payload = vec![Family::of(address).number(), prefix, 0, 0];
+    payload.extend(index(interface)?.to_ne_bytes());
+    for kind in [ifa::LOCAL, ifa::ADDRESS] {
+        match address {
+            IpAddr::V4(v4) => put(&mut payload, kind, &v4.octets()),
+            IpAddr::V6(v6) => put(&mut payload, kind, &v6.octets()),
+        }
+    }
+    Ok(payload)
 }
 
 /// Brings an interface up.
 pub fn set_link_up(interface: &str) -> Result<()> {
     let what = || format!("set interface {interface} up");
-    let mut message = LinkMessage::default();
-    message.header.index = index(interface).with_context(what)?;
-    message.header.flags = LinkFlags::Up;
-    message.header.change_mask = LinkFlags::Up;
-    change(RouteNetlinkMessage::NewLink(message), 0).with_context(what)
+    // struct ifinfomsg: family, padding, type, interface, flags, and which flags are meant.
+    let mut payload = vec![0; 4];
+    let up = libc::IFF_UP.cast_unsigned();
+    for number in [index(interface).with_context(what)?, up, up] {
+        payload.extend(number.to_ne_bytes());
+    }
+    change(libc::RTM_NEWLINK, 0, &payload).with_context(what)
 }
 
 fn index(interface: &str) -> Result<u32> {
     nix::net::if_::if_nametoindex(interface).map_err(|e| Error::from(e).with_kind(Kind::NotFound))
 }
 
-fn encode(message: &RouteNetlinkMessage) -> (u16, Vec<u8>) {
-    let mut payload = vec![0; message.buffer_len()];
-    message.serialize(&mut payload);
-    (message.message_type(), payload)
+fn change(kind: u16, flags: i32, payload: &[u8]) -> Result<()> {
+    socket::exchange(SockProtocol::NetlinkRoute, kind, flags as u16, payload).map(drop)
 }
 
-fn change(message: RouteNetlinkMessage, flags: i32) -> Result<()> {
-    let (kind, payload) = encode(&message);
-    socket::exchange(SockProtocol::NetlinkRoute, kind, flags as u16, &payload).map(drop)
-}
-
-fn dump(message: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>> {
-    let (kind, payload) = encode(&message);
-    let answers = socket::exchange(SockProtocol::NetlinkRoute, kind, libc::NLM_F_DUMP as u16, &payload)?;
-    Ok(answers.iter().filter_map(decode).collect())
-}
-
-/// Decodes one message of rtnetlink. What cannot be decoded has attributes newer than this program, so it is none of
-/// its own.
-pub fn decode(message: &RawMessage) -> Option<RouteNetlinkMessage> {
-    let mut header = NetlinkHeader::default();
-    header.message_type = message.kind;
-    RouteNetlinkMessage::deserialize(&header, &message.payload).ok()
+fn dump(kind: u16, payload: &[u8]) -> Result<Vec<RawMessage>> {
+    socket::exchange(SockProtocol::NetlinkRoute, kind, libc::NLM_F_DUMP as u16, payload)
 }
 
 /// Turns one errno into "it was so already" (`false`).

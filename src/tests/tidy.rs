@@ -30,7 +30,7 @@ const PURE_FLOOR: usize = 1;
 /// Macros that the crate's root exports.
 const MACROS: [&str; 1] = ["invalid"];
 
-const DEPENDENCIES: [&str; 17] = [
+const DEPENDENCIES: [&str; 15] = [
     "base64",
     "httparse",
     "inotify",
@@ -38,8 +38,6 @@ const DEPENDENCIES: [&str; 17] = [
     "lexopt",
     "libc",
     "log",
-    "netlink-packet-core",
-    "netlink-packet-route",
     "nix",
     "prost",
     "rustls",

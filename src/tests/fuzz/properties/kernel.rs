@@ -8,7 +8,7 @@ use ferrule::rules::diff::{Expected, Leftovers, plain_jumps};
 use ferrule::rules::inpod::{OWNED, Settings, rules};
 use ferrule::rules::view::View;
 use ferrule::sys::netlink::socket::Answers;
-use ferrule::sys::netlink::{Family, RawMessage, decode};
+use ferrule::sys::netlink::{Family, LocalRoute, MarkRule, RawMessage, address};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -107,9 +107,15 @@ fn ipset_dump(input: &[u8]) {
 /// Rules, routes and addresses: decoded or left out.
 fn route_dump(input: &[u8]) {
     for message in messages(input) {
-        if let Some(decoded) = decode(&message) {
-            assert_eq!(decode(&message), Some(decoded));
+        if let Some(rule) = MarkRule::parse(&message) {
+            assert!(rule.priority.is_some());
         }
+        for family in FAMILIES {
+            let route = LocalRoute { family, table: 100 };
+            // One of another table is another route.
+            assert!(!route.is(&message) || !LocalRoute { table: 101, ..route }.is(&message));
+        }
+        let _ = address(&message);
     }
 }
 

@@ -1,10 +1,10 @@
-//! Messages of `NETLINK_NETFILTER`: the header of its subsystems and the attributes behind it, built and taken apart.
+//! Netlink attributes, built and taken apart, and the header that precedes those of the netfilter subsystems.
 //!
-//! Formats: `linux/netfilter/nfnetlink.h`, `linux/netlink.h`; numbers in attributes are big endian.
+//! Formats: `linux/netlink.h`, `linux/netfilter/nfnetlink.h`.
 
+use super::Family;
 use crate::error::Result;
 use crate::invalid;
-use crate::sys::netlink::Family;
 
 /// Size of `struct nfgenmsg`: family, version, resource id.
 pub const HEADER_SIZE: usize = 4;
@@ -57,6 +57,11 @@ impl<'a> Attributes<'a> {
         Ok(Attributes(all))
     }
 
+    /// Every attribute with its type.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &'a [u8])> + '_ {
+        self.0.iter().copied()
+    }
+
     /// Every attribute of a type.
     pub fn all(&self, kind: u16) -> impl Iterator<Item = &'a [u8]> + '_ {
         self.0.iter().filter(move |(other, _)| *other == kind).map(|(_, value)| *value)
@@ -72,7 +77,7 @@ impl<'a> Attributes<'a> {
         Attributes::parse(self.get(kind).unwrap_or_default())
     }
 
-    /// A 32-bit number.
+    /// A 32-bit number as the netfilter subsystems write it, big endian.
     pub fn number(&self, kind: u16) -> Result<Option<u32>> {
         let Some(value) = self.get(kind) else { return Ok(None) };
         let bytes = value.try_into().map_err(|_| invalid!("netlink attribute {kind}: no 32-bit number: {value:?}"))?;
