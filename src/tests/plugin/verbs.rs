@@ -201,6 +201,8 @@ fn the_gate_asks_the_real_agent() {
     assert_eq!(status.run().error("1.1.0").0, 50, "no agent");
     let chain = r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge"}]}"#;
     std::fs::write(node.net_dir().join("10-net.conflist"), chain).unwrap();
+    let primary = r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge"}]}"#;
+    std::fs::write(node.net_dir().join("10-n.conflist"), primary).unwrap();
     let agent = node.start_agent(&[]);
     eventually("the agent answers", || agent.request("GET", "/readyz", "").is_ok());
     eventually("only ztunnel is missing", || {
