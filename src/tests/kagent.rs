@@ -4,6 +4,7 @@
 mod fallback;
 mod host;
 mod life;
+mod outage;
 mod ports;
 mod stop;
 
@@ -110,9 +111,14 @@ impl World {
         self.agent.take().unwrap().kill();
     }
 
-    fn start_ztunnel(&mut self) {
+    /// Before there is an agent to connect to.
+    fn start_ztunnel_early(&mut self) {
         let options = standin::Options { socket: self.node.ztunnel(), ..Default::default() };
         self.ztunnel = Some(Standin::start(options));
+    }
+
+    fn start_ztunnel(&mut self) {
+        self.start_ztunnel_early();
         eventually("ztunnel has its snapshot", || self.ztunnel().stats().ready);
     }
 

@@ -88,3 +88,32 @@ fn pods_of_another_agent_are_taken_over() {
     world.assert_enrolled("mesh", "stays", &stays);
     assert_eq!(world.server.patches().len(), 1, "only the one that left: {:?}", world.server.patches());
 }
+
+#[test]
+fn a_start_with_many_enrolled_pods_is_one_walk_and_one_snapshot() {
+    const PODS: u32 = 40;
+    let root = tempfile::tempdir().unwrap();
+    let mut world = World::without_agent(&[]);
+    world.node.host_root = root.path().to_owned();
+    let pods: Vec<(String, PodNetns)> = (0..PODS)
+        .map(|n| {
+            let name = format!("web-{n}");
+            let netns = world.make_pod("mesh", &name, &format!("10.45.2.{n}"));
+            let annotated = json!({ "metadata": { "annotations": { ANNOTATION: "enabled" } } });
+            world.server.merge(Kind::Pods, "mesh", &name, &annotated);
+            put_process(root.path(), 100 + n, &world.uid("mesh", &name), &netns);
+            (name, netns)
+        })
+        .collect();
+    world.start_ztunnel_early();
+    world.start_agent();
+    eventually("ztunnel has its snapshot", || world.ztunnel().stats().ready);
+    for (name, netns) in &pods {
+        world.assert_enrolled("mesh", name, netns);
+    }
+    let events = world.ztunnel().stats().events;
+    let count = |is: fn(&standin::Event) -> bool| events.iter().filter(|event| is(event)).count();
+    let told = count(|event| matches!(event, standin::Event::Add { .. } | standin::Event::Keep { .. }));
+    assert_eq!((told, count(|event| matches!(event, standin::Event::SnapshotSent))), (PODS as usize, 1), "{events:?}");
+    assert_eq!(world.server.patches(), [], "they are annotated as they should be");
+}
