@@ -98,8 +98,8 @@ pub fn one_of(text: &str, allowed: &[&str]) -> Result<String, Expected> {
 pub fn enablement_selectors(text: &str) -> Result<(EnablementSelectors, serde_json::Value), Expected> {
     let expected = |why: &dyn std::fmt::Display| format!("a YAML list of {{podSelector, namespaceSelector}} ({why})");
     let selectors = EnablementSelectors::parse(text).map_err(|e| expected(&e))?;
-    let json: Option<serde_json::Value> = yaml::document(text).map_err(|e| expected(&e))?;
-    Ok((selectors, json.unwrap_or_else(|| serde_json::json!([]))))
+    let json = yaml::document(text).map_err(|e| expected(&e))?;
+    Ok((selectors, if json.is_null() { serde_json::json!([]) } else { json }))
 }
 
 /// Levels of the log by scope.

@@ -115,7 +115,7 @@ mod tests {
                 mode: 0o600,
             };
             let text = render(&options, ca, token);
-            let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+            let value = crate::pod::yaml::document(&text).unwrap();
             assert_eq!(value["clusters"][0]["cluster"]["server"], expected[0]);
             let cluster = value["clusters"][0]["cluster"].as_object().unwrap();
             assert_eq!(cluster.get("certificate-authority-data").map_or("", |ca| ca.as_str().unwrap()), expected[1]);

@@ -103,8 +103,8 @@ pub fn decode(files: &[(&Path, Vec<u8>)], proxies: &Proxies) -> Result<Config> {
 fn parse(bytes: &[u8]) -> Result<File> {
     let text = std::str::from_utf8(bytes).map_err(|_| invalid!("not UTF-8"))?;
     // As JSON, the way Kubernetes' own tools read YAML. No message may quote the file: it holds secrets.
-    let json: serde_json::Value = yaml::document(text).context("not YAML")?;
-    let file: Option<File> = serde_json::from_str(&json.to_string())
+    let json = yaml::document(text).context("not YAML")?;
+    let file: Option<File> = serde_json::from_value(json)
         .map_err(|_| invalid!("not a kubeconfig: a value in it is not of the kind that belongs there"))?;
     Ok(file.unwrap_or_default())
 }

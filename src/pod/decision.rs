@@ -106,6 +106,7 @@ fn no_redirection(pod: &Pod) -> Option<String> {
 mod tests {
     use super::*;
     use crate::pod::object::decode_pod;
+    use crate::pod::yaml;
 
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -124,7 +125,8 @@ mod tests {
     #[test]
     fn cases() {
         let chart = EnablementSelectors::parse(include_str!("../../test-fixtures/pod/chart-selectors.yaml")).unwrap();
-        let cases: Vec<Case> = serde_saphyr::from_str(include_str!("../../test-fixtures/pod/decisions.yaml")).unwrap();
+        let cases = yaml::document(include_str!("../../test-fixtures/pod/decisions.yaml")).unwrap();
+        let cases: Vec<Case> = serde_json::from_value(cases).unwrap();
         assert!(cases.len() > 20);
         for case in cases {
             let policy = Policy {

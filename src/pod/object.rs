@@ -32,7 +32,7 @@ pub fn decode(text: &str) -> Result<Objects> {
             objects.add(document.map_err(|e| invalid!("not a JSON object: {e}"))?)?;
         }
     } else {
-        for document in yaml::documents::<serde_json::Value>(text).context("not YAML")? {
+        for document in yaml::documents(text).context("not YAML")? {
             let json = serde_json::value::to_raw_value(&document).map_err(|e| invalid!("not a YAML object: {e}"))?;
             objects.add(&json)?;
         }

@@ -27,6 +27,7 @@ impl EnablementSelectors {
             return Ok(Self::default());
         }
         let pairs: Option<Vec<RawPair>> = yaml::document(text)
+            .and_then(|json| serde_json::from_value(json).map_err(|e| invalid!("{e}")))
             .context("not a list of {podSelector: LabelSelector, namespaceSelector: LabelSelector}")?;
         let pair = |(i, raw): (usize, RawPair)| -> Result<Pair> {
             Ok(Pair {

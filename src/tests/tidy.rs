@@ -32,6 +32,7 @@ const MACROS: [&str; 1] = ["invalid"];
 
 const DEPENDENCIES: [&str; 15] = [
     "base64",
+    "granit-parser",
     "httparse",
     "inotify",
     "ipnet",
@@ -42,7 +43,6 @@ const DEPENDENCIES: [&str; 15] = [
     "prost",
     "rustls",
     "serde",
-    "serde-saphyr",
     "serde_json",
     "signal-hook",
     "ureq",
