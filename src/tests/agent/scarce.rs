@@ -153,7 +153,7 @@ fn without_threads_the_add_fails_and_works_later() {
         let body = json!({"Netns": netns.path(), "PodName": "web", "PodNamespace": "default", "IPs": null}).to_string();
         match http::request(&world.node.events(), "POST", "/cmdadd", &body) {
             // There is no thread to serve the connection.
-            Err(_) => assert!(world.agent().log().contains("start thread")),
+            Err(_) => eventually("said", || world.agent().log().contains("start thread")),
             Ok((status, text)) => {
                 assert!(
                     status == 200 || text.contains("start thread") || text.contains("Try again"),
