@@ -185,11 +185,9 @@ impl State {
             _ => None,
         };
         let pods = self.pods.values().filter_map(|pod| pod.wake);
-        pods.chain(self.host.at)
-            .chain(self.compare_at)
-            .chain(self.lookups.iter().map(|lookup| lookup.until))
-            .chain(stop)
-            .min()
+        // Nobody looks any more while we leave.
+        let looks = self.host.at.into_iter().chain(self.compare_at).filter(|_| !self.is_stopping());
+        pods.chain(looks).chain(self.lookups.iter().map(|lookup| lookup.until)).chain(stop).min()
     }
 
     fn source(&mut self, notice: Notice) {

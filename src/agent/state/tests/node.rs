@@ -188,3 +188,12 @@ fn processes_elsewhere_without_the_address_are_shown_and_change_nothing() {
     assert_eq!(script.done(Outcome::Compared(Ok(BTreeMap::new()))), NOTHING);
     assert_eq!(script.state_of("a"), "enrolled");
 }
+
+#[test]
+fn a_stop_waits_for_what_runs_without_looking_at_anything_else() {
+    let mut script = Script::node_with_pod();
+    assert_eq!(script.pass(Duration::from_secs(28)), NOTHING);
+    assert_eq!(script.source(Notice::PodGone("a".to_owned())), ["leave a"]);
+    assert_eq!(script.step(Event::Stop(Stop::Signal("SIGTERM"))), NOTHING);
+    assert_eq!(script.pass(Duration::from_secs(5)), ["exit"], "what hangs is not waited for beyond the limit");
+}
