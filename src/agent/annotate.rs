@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Patches on the way at the same time.
 const WRITERS: usize = 2;
-/// For one patch. A conflict that lasts longer than this is no accident: the pod of this uid is gone.
-const PATCH: Patience = Patience { per_try: Duration::from_secs(10), total: Duration::from_secs(3) };
+/// For one request; what fails is tried again from here.
+const ASK: Patience = Patience::once(Duration::from_secs(10));
 /// Shortest and longest pause between two tries for one pod.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 /// How long what is waiting at the end may still take.
@@ -154,13 +154,21 @@ impl Shared {
     fn patch(&self, uid: &str, name: &PodName, wanted: Option<Redirection>) -> Result<()> {
         let value = wanted.map(Redirection::value);
         let patch = PodPatch { annotations: &[(ANNOTATION, value)], ..PodPatch::default() };
-        match self.client.patch_pod(name, Some(uid), patch, PATCH) {
-            // The pod is gone, or another has its name.
-            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Conflict) => {
+        match self.client.patch_pod(name, Some(uid), patch, ASK) {
+            Err(e) if e.kind() == Kind::NotFound || (e.kind() == Kind::Conflict && self.is_gone(uid, name)?) => {
                 log::debug!(target: "cni-agent", uid = uid, pod:% = name; "not annotated: {e}");
                 Ok(())
             }
             written => written,
+        }
+    }
+
+    /// Whether a conflict means that another pod has the name. Somebody else may just have written at the same time.
+    fn is_gone(&self, uid: &str, name: &PodName) -> Result<bool> {
+        match self.client.get_pod(name, ASK) {
+            Ok(pod) => Ok(pod.object.uid != uid),
+            Err(e) if e.kind() == Kind::NotFound => Ok(true),
+            Err(e) => Err(e),
         }
     }
 
