@@ -1,7 +1,6 @@
 //! Rules in real network namespaces, with both variants of iptables.
 
 mod apply;
-mod cost;
 mod damage;
 mod detect;
 mod escape;

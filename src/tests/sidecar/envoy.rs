@@ -1,6 +1,7 @@
 //! The stand-in for Envoy, and clients that run as other users: processes of their own, since a process has one user.
 
 use crate::support::eventually;
+use ferrule::sys::netlink::set_link_up;
 use ferrule::sys::netns::Netns;
 use ferrule::sys::tcp::original_destination;
 use nix::sys::socket::sockopt::{IpTransparent, Mark, ReuseAddr};
@@ -55,7 +56,7 @@ fn run_as(uid: u32, gid: u32, body: &str) -> Command {
     command.args([format!("--reuid={uid}"), format!("--regid={gid}")]);
     command.args(["--clear-groups", "--inh-caps=+net_admin", "--ambient-caps=+net_admin", "--"]);
     command.arg(std::env::current_exe().unwrap());
-    command.args([&format!("{module}::{body}"), "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args([&format!("{module}::{body}"), "--exact", "--nocapture", "--test-threads=1"]);
     command.env("SIDECAR_TEST", "1");
     command
 }
@@ -147,11 +148,23 @@ fn relay(mut client: TcpStream, inbound: bool) -> io::Result<()> {
     write!(client, "{} {to}{seen} | {said}", if inbound { "inbound" } else { "outbound" })
 }
 
+/// A namespace of its own with the stand-in in it.
+fn alone_with_envoy() -> (Netns, Envoy) {
+    let netns = Netns::scratch().unwrap();
+    netns.enter(|| set_link_up("lo").unwrap()).unwrap();
+    let envoy = Envoy::start(&netns);
+    (netns, envoy)
+}
+
+/// Answers queries; started as the process of another user, it is the stand-in.
 #[test]
-#[ignore = "the body of the sidecar tests: Envoy"]
 #[expect(clippy::print_stdout, reason = "whoever started it waits for this")]
 fn envoy_runs() {
     if std::env::var_os("SIDECAR_TEST").is_none() {
+        let (netns, _envoy) = alone_with_envoy();
+        for to in ["127.0.0.1:15053", "[::1]:15053", "udp:127.0.0.1:15053"] {
+            assert_eq!(netns.enter(|| ask(to)).unwrap(), "dns", "{to}");
+        }
         return;
     }
     for ip in [IpAddr::from([0; 4]), IpAddr::from([0; 16])] {
@@ -185,11 +198,15 @@ fn envoy_runs() {
     let _ = io::stdin().read(&mut [0]);
 }
 
+/// Asks as another user; started as the process of one, it is the client.
 #[test]
-#[ignore = "the body of the sidecar tests: a client of another user"]
 #[expect(clippy::print_stdout, reason = "this is the answer")]
 fn client_asks() {
     if let Some(to) = std::env::var_os("SIDECAR_TEST_TO") {
         println!("answer: {}", ask(to.to_str().unwrap()));
+        return;
     }
+    let (netns, _envoy) = alone_with_envoy();
+    assert_eq!(ask_as((7, 7), &netns, "udp:127.0.0.1:15053"), "dns");
+    assert!(ask_as((7, 7), &netns, "127.0.0.1:1").starts_with("none"));
 }
