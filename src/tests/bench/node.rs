@@ -98,7 +98,7 @@ impl Node {
         }
         let host = Netns::scratch().unwrap();
         let mut command = Command::new(ferrule);
-        command.args(["agent", "--ambient-enabled", "--ambient-dns-capture", "--host-root=/"]);
+        command.args(["agent", "--ambient-enabled", "--ambient-dns-capture", "--ambient-ipv6", "--host-root=/"]);
         command.args(["--health-port=0", "--monitoring-port=0", "--ambient-enablement-selector=[{}]"]);
         command.arg(format!("--pod-source=dir:{}", path("pods").display()));
         for (flag, name) in [
