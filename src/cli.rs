@@ -2,13 +2,14 @@
 
 pub mod agent;
 pub mod iptables;
+pub mod page;
 pub mod plugin;
 pub mod rules;
 pub mod uninstall;
 pub mod wait;
 
-use crate::config::option::{Flags, Section, Spec, Takes};
 use crate::error::{Error, Kind, Result};
+use page::Page;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -33,21 +34,57 @@ pub enum Personality {
     Help,
 }
 
-/// The commands that can be named, with what they are for.
-const COMMANDS: [(&str, Personality, &str); 8] = [
-    ("agent", Personality::Agent, "the daemon: installs the plugin and enrols the node's pods (also as install-cni)"),
-    ("cni", Personality::Plugin, "the CNI plugin, run by a container runtime (also as istio-cni)"),
-    ("rules", Personality::Rules, "print the traffic rules of a pod or of the host; applies nothing"),
-    (
+/// A command that can be named.
+#[derive(Debug)]
+pub struct Command {
+    /// Its name.
+    pub name: &'static str,
+    personality: Personality,
+    /// What it is for, in one line.
+    pub help: &'static str,
+    /// How it is called.
+    pub page: fn() -> Page,
+}
+
+const fn command(name: &'static str, personality: Personality, help: &'static str, page: fn() -> Page) -> Command {
+    Command { name, personality, help, page }
+}
+
+/// All of them.
+pub const COMMANDS: [Command; 8] = [
+    command(
+        "agent",
+        Personality::Agent,
+        "the daemon: installs the plugin and enrols the node's pods (also as install-cni)",
+        agent::page,
+    ),
+    command("cni", Personality::Plugin, "the CNI plugin, run by a container runtime (also as istio-cni)", plugin::page),
+    command(
+        "rules",
+        Personality::Rules,
+        "print the traffic rules of a pod or of the host; applies nothing",
+        rules::page,
+    ),
+    command(
         "iptables",
         Personality::Iptables,
         "redirect a pod or a machine to its sidecar, clean or validate that (also as istio-iptables)",
+        iptables::page,
     ),
-    ("wait", Personality::Wait, "wait until a URL answers 200"),
-    ("uninstall", Personality::Uninstall, "take the plugin and its configuration off the node; --dry-run only lists"),
-    ("version", Personality::Version, "print the version"),
-    ("help", Personality::Help, "print this text"),
+    command("wait", Personality::Wait, "wait until a URL answers 200", wait::page),
+    command(
+        "uninstall",
+        Personality::Uninstall,
+        "take the plugin and its configuration off the node; --dry-run only lists",
+        uninstall::page,
+    ),
+    command("version", Personality::Version, "print the version", || simple("version", "Prints the version.")),
+    command("help", Personality::Help, "print this text", || simple("help", "Lists the commands.")),
 ];
+
+fn simple(synopsis: &'static str, about: &'static str) -> Page {
+    Page { synopsis, about, specs: Vec::new() }
+}
 
 /// Decides by the name the executable was started under, then by its first argument, then by `CNI_COMMAND`. Returns
 /// the arguments that are left for the command, too.
@@ -68,10 +105,10 @@ pub fn personality(argv: &[OsString], cni_command: bool) -> Result<(Personality,
         "--version" | "-V" => return Ok((Personality::Version, rest)),
         _ => {}
     }
-    match COMMANDS.iter().find(|(command, ..)| *command == word) {
-        Some((_, personality, _)) => Ok((*personality, rest)),
+    match COMMANDS.iter().find(|command| command.name == word) {
+        Some(command) => Ok((command.personality, rest)),
         None => {
-            let nearest = nearest(&word, COMMANDS.iter().map(|(command, ..)| *command));
+            let nearest = nearest(&word, COMMANDS.iter().map(|command| command.name));
             Err(unknown_command(&format!("unknown command {word:?}{nearest}")))
         }
     }
@@ -85,70 +122,11 @@ fn unknown_command(what: &str) -> Error {
 pub fn overview() -> String {
     let mut text =
         "Ferrule, a node agent for service meshes\n\nUsage: ferrule COMMAND [OPTION…]\n\nCommands:\n".to_owned();
-    for (command, _, help) in COMMANDS {
-        text += &format!("  {command:<10} {help}\n");
+    for Command { name, help, .. } in COMMANDS {
+        text += &format!("  {name:<10} {help}\n");
     }
     text += "\nferrule COMMAND --help lists every option of a command, with its environment variable and default.\n";
     text
-}
-
-/// Text of `ferrule cni --help`.
-pub fn plugin_usage() -> String {
-    usage(
-        "cni",
-        "The CNI plugin, run by a container runtime. It has no options: the runtime's call is in the variables \
-         CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME and CNI_ARGS, and the network configuration on standard \
-         input. Without CNI_COMMAND it says what it is and which protocol versions it speaks.",
-        &[],
-    )
-}
-
-/// The arguments of a command, taken apart.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Arguments {
-    /// `--help` is among them: nothing else counts.
-    pub help: bool,
-    /// Options.
-    pub flags: Flags,
-    /// What is no option.
-    pub operands: Vec<OsString>,
-}
-
-/// Takes arguments apart by the options a command has. An unknown option is a `Usage` error that names the nearest.
-pub fn scan(args: &[OsString], specs: &[Spec]) -> Result<Arguments> {
-    use lexopt::Arg;
-    let usage = |e: lexopt::Error| Error::of(Kind::Usage, e);
-    let mut found = Arguments::default();
-    let mut parser = lexopt::Parser::from_args(args);
-    while let Some(arg) = parser.next().map_err(usage)? {
-        let (called, spec) = match arg {
-            Arg::Long("help") | Arg::Short('h') => return Ok(Arguments { help: true, ..Arguments::default() }),
-            Arg::Long(name) => (format!("--{name}"), specs.iter().find(|spec| spec.name.flag() == Some(name))),
-            Arg::Short(letter) => (format!("-{letter}"), specs.iter().find(|spec| spec.name.letter() == Some(letter))),
-            Arg::Value(operand) => {
-                found.operands.push(operand);
-                continue;
-            }
-        };
-        let Some(spec) = spec else { return Err(unknown_option(&called, specs)) };
-        let value = match spec.takes {
-            Takes::Switch => parser.optional_value().unwrap_or_else(|| "true".into()),
-            Takes::Value(_) | Takes::OneOf(_) => parser.value().map_err(usage)?,
-        };
-        let value = value
-            .into_string()
-            .map_err(|value| Error::of(Kind::Usage, format_args!("option {called}: {value:?} is not UTF-8")))?;
-        if let Some(flag) = spec.name.flag() {
-            found.flags.insert(flag, value);
-        }
-    }
-    Ok(found)
-}
-
-fn unknown_option(option: &str, specs: &[Spec]) -> Error {
-    let flags: Vec<String> = specs.iter().filter_map(|spec| spec.name.flag()).map(|flag| format!("--{flag}")).collect();
-    let nearest = nearest(option, flags.iter().map(String::as_str));
-    Error::of(Kind::Usage, format_args!("unknown option {option}{nearest}; --help lists all"))
 }
 
 /// A question after the candidate that takes the fewest edits, or nothing if none is near.
@@ -177,58 +155,6 @@ fn distance(a: &str, b: &str) -> usize {
         row = next;
     }
     row.last().copied().unwrap_or_default()
-}
-
-/// Text of `--help` of a command: every option with its variable and default.
-pub fn usage(synopsis: &str, about: &str, specs: &[Spec]) -> String {
-    let mut text = format!("Usage: ferrule {synopsis}\n\n{}", wrapped(about, ""));
-    if !specs.is_empty() {
-        text += "\nA flag wins over its environment variable; an empty variable counts as not set.\n";
-    }
-    for (section, heading) in Section::ALL {
-        let mut members = specs.iter().filter(|spec| spec.section == section).peekable();
-        if members.peek().is_some() {
-            text += &format!("\n{heading}:\n");
-        }
-        for spec in members {
-            text += &describe(spec);
-        }
-    }
-    text
-}
-
-fn describe(spec: &Spec) -> String {
-    let variable = spec.name.variable();
-    let letter = spec.name.letter().map_or(String::new(), |letter| format!("-{letter}, "));
-    let called = match (spec.name.flag(), spec.takes) {
-        (Some(flag), Takes::Switch) => format!("{letter}--{flag}[=BOOL]"),
-        (Some(flag), Takes::Value(value)) => format!("{letter}--{flag} {value}"),
-        (Some(flag), Takes::OneOf(words)) => format!("{letter}--{flag} {}", words.join("|")),
-        (None, Takes::Switch) => "variable only: BOOL".to_owned(),
-        (None, Takes::Value(value)) => format!("variable only: {value}"),
-        (None, Takes::OneOf(words)) => format!("variable only: {}", words.join("|")),
-    };
-    let mut notes = variable.map(|name| format!("variable {name}, ")).unwrap_or_default();
-    notes += &if spec.default.is_empty() { "no default".to_owned() } else { format!("default {}", spec.default) };
-    let help = if spec.help.is_empty() { String::new() } else { wrapped(spec.help, "        ") };
-    format!("  {called}\n        [{notes}]\n{help}")
-}
-
-/// Breaks a text into lines of at most 100 characters, each after `indent`.
-fn wrapped(text: &str, indent: &str) -> String {
-    let mut lines = String::new();
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        if !line.is_empty() && indent.len() + line.chars().count() + 1 + word.chars().count() > 100 {
-            lines += &format!("{indent}{line}\n");
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line += word;
-    }
-    lines + &format!("{indent}{line}\n")
 }
 
 #[cfg(test)]

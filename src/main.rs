@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 fn run(argv: &[OsString]) -> Result<ExitCode> {
     let (personality, args) = cli::personality(argv, variable("CNI_COMMAND").is_some_and(|value| !value.is_empty()))?;
     match personality {
-        Personality::Plugin if args.first().is_some_and(|arg| arg == "--help") => print(&cli::plugin_usage())?,
+        Personality::Plugin if args.first().is_some_and(|arg| arg == "--help") => print(&cli::plugin::page().usage())?,
         Personality::Plugin => return Ok(plugin()),
         Personality::Agent => agent(args)?,
         Personality::Rules => rules(args)?,

@@ -1,10 +1,10 @@
 //! `agent`, also called `install-cni`: the daemon.
 
-use super::{scan, usage};
+use super::page::Page;
 use crate::config::Config;
-use crate::config::option::{Remark, Spec, Variables};
+use crate::config::option::{Remark, Variables, specs};
 use crate::config::table;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use std::ffi::OsString;
 
 const ABOUT: &str = "The node agent: puts the CNI plugin on the node and keeps it there, programs traffic rules inside \
@@ -19,18 +19,17 @@ pub enum Request {
     Run(Box<Config>, Vec<Remark>),
 }
 
+/// How it is called.
+pub fn page() -> Page {
+    Page { synopsis: "agent [OPTION…]", about: ABOUT, specs: specs(table::TABLE) }
+}
+
 /// Parses the arguments that follow the command.
 pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let specs: Vec<Spec> = table::TABLE.iter().map(|row| row.spec).collect();
-    let arguments = scan(args, &specs)?;
+    let page = page();
+    let arguments = page.scan_options(args)?;
     if arguments.help {
-        return Ok(Request::Help(usage("agent [OPTION…]", ABOUT, &specs)));
-    }
-    if let Some(operand) = arguments.operands.first() {
-        return Err(Error::of(
-            Kind::Usage,
-            format_args!("unexpected argument {operand:?}; agent --help lists the options"),
-        ));
+        return Ok(Request::Help(page.usage()));
     }
     let (config, remarks) = Config::read(&arguments.flags, variables)?;
     Ok(Request::Run(Box::new(config), remarks))

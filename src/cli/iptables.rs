@@ -1,9 +1,9 @@
 //! `iptables`: programs the redirection to a sidecar, takes it out, or proves that it is there. For the init containers
 //! `istio-init` and `istio-validation`, for machines outside of a cluster, and for people.
 
-use super::{scan, usage};
+use super::page::Page;
 use crate::config::iptables::{Options, TABLE, owner_groups};
-use crate::config::option::{Remark, Spec, Variables};
+use crate::config::option::{Remark, Variables, specs};
 use crate::dataplane::engine::{self, Applied, Engine};
 use crate::dataplane::validation;
 use crate::error::{Context, Error, Kind, Result};
@@ -39,16 +39,17 @@ pub enum Request {
     Run(Box<Options>, Vec<Remark>),
 }
 
+/// How it is called.
+pub fn page() -> Page {
+    Page { synopsis: "iptables [OPTION…]", about: ABOUT, specs: specs(TABLE) }
+}
+
 /// Parses the arguments that follow the command.
 pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let specs: Vec<Spec> = TABLE.iter().map(|row| row.spec).collect();
-    let arguments = scan(args, &specs)?;
+    let page = page();
+    let arguments = page.scan_options(args)?;
     if arguments.help {
-        return Ok(Request::Help(usage("iptables [OPTION…]", ABOUT, &specs)));
-    }
-    if let Some(operand) = arguments.operands.first() {
-        let message = format_args!("unexpected argument {operand:?}; iptables --help lists the options");
-        return Err(Error::of(Kind::Usage, message));
+        return Ok(Request::Help(page.usage()));
     }
     let (options, remarks) = Options::read(&arguments.flags, variables)?;
     Ok(Request::Run(Box::new(options), remarks))

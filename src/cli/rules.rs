@@ -1,8 +1,8 @@
 //! `rules`: the exact firewall input that would be applied to a pod, or to the host.
 
-use super::{scan, usage};
+use super::page::Page;
 use crate::config::Config;
-use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill};
+use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::config::table;
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
@@ -104,12 +104,18 @@ pub enum Subject {
     PodFile(PathBuf),
 }
 
+/// How it is called.
+pub fn page() -> Page {
+    let specs = [specs(OWN), specs(table::TABLE)].concat();
+    Page { synopsis: "rules [OPTION…] (POD_FILE | --host)", about: ABOUT, specs }
+}
+
 /// Parses the arguments that follow the command.
 pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let specs: Vec<Spec> = OWN.iter().map(|row| row.spec).chain(table::TABLE.iter().map(|row| row.spec)).collect();
-    let arguments = scan(args, &specs)?;
+    let page = page();
+    let arguments = page.scan(args)?;
     if arguments.help {
-        return Ok(Request::Help(usage("rules [OPTION…] (POD_FILE | --host)", ABOUT, &specs)));
+        return Ok(Request::Help(page.usage()));
     }
     let (config, mut remarks) = Config::read(&arguments.flags, variables)?;
     let mut own = Own::default();

@@ -1,10 +1,10 @@
 //! `uninstall`: takes the plugin, its configuration and its kubeconfig off the node, without API or agent.
 
-use super::{scan, usage};
+use super::page::Page;
 use crate::config::Config;
-use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill};
+use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::config::table;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::install::{self, Run};
 use crate::pod::overrides;
 use std::ffi::OsString;
@@ -37,16 +37,18 @@ pub enum Request {
     Uninstall(Box<install::Options>, Run),
 }
 
+/// How it is called.
+pub fn page() -> Page {
+    let specs = [specs(DRY_RUN), specs(table::TABLE)].concat();
+    Page { synopsis: "uninstall [OPTION…]", about: ABOUT, specs }
+}
+
 /// Parses the arguments that follow the command.
 pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let specs: Vec<Spec> = DRY_RUN.iter().map(|row| row.spec).chain(table::TABLE.iter().map(|row| row.spec)).collect();
-    let arguments = scan(args, &specs)?;
+    let page = page();
+    let arguments = page.scan_options(args)?;
     if arguments.help {
-        return Ok(Request::Help(usage("uninstall [OPTION…]", ABOUT, &specs)));
-    }
-    if let Some(operand) = arguments.operands.first() {
-        let message = format_args!("unexpected argument {operand:?}; uninstall --help lists the options");
-        return Err(Error::of(Kind::Usage, message));
+        return Ok(Request::Help(page.usage()));
     }
     let mut dry = false;
     fill(DRY_RUN, &arguments.flags, variables, &mut dry)?;

@@ -1,7 +1,7 @@
 //! `wait`: blocks until a URL answers 200, as a gate in front of a program.
 
-use super::{scan, usage};
-use crate::config::option::{Expected, Name, Row, Section, Spec, Takes, Variables, fill};
+use super::page::Page;
+use crate::config::option::{Expected, Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::client::{encode_request, exchange};
 use crate::kube::dns;
@@ -100,18 +100,17 @@ impl Url {
     }
 }
 
+/// How it is called.
+pub fn page() -> Page {
+    Page { synopsis: "wait [OPTION…]", about: ABOUT, specs: specs(TABLE) }
+}
+
 /// Parses the arguments that follow the command.
 pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let specs: Vec<Spec> = TABLE.iter().map(|row| row.spec).collect();
-    let arguments = scan(args, &specs)?;
+    let page = page();
+    let arguments = page.scan_options(args)?;
     if arguments.help {
-        return Ok(Request::Help(usage("wait [OPTION…]", ABOUT, &specs)));
-    }
-    if let Some(operand) = arguments.operands.first() {
-        return Err(Error::of(
-            Kind::Usage,
-            format_args!("unexpected argument {operand:?}; wait --help lists the options"),
-        ));
+        return Ok(Request::Help(page.usage()));
     }
     let mut wait = Wait::default();
     fill(TABLE, &arguments.flags, variables, &mut wait)?;

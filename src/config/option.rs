@@ -120,6 +120,11 @@ pub struct Row<T> {
     pub set: fn(&mut T, &str) -> Result<(), Expected>,
 }
 
+/// What the rows of a table are.
+pub fn specs<T>(table: &[Row<T>]) -> Vec<Spec> {
+    table.iter().map(|row| row.spec).collect()
+}
+
 /// Something to be said once there is a log.
 pub type Remark = (log::Level, String);
 
