@@ -50,7 +50,7 @@ fn plugin() -> ExitCode {
     plugin::answer_panics(&environment);
     ExitCode::from(plugin::run(
         &environment,
-        cli::plugin::look_up,
+        cli::plugin::DOORS,
         &mut std::io::stdin().lock(),
         &mut std::io::stdout().lock(),
     ))

@@ -1,10 +1,19 @@
-//! `cni`: how the plugin is called, and what it asks the API server when there is no agent to decide.
+//! `cni`: how the plugin is called, and what it does where there is no agent: it asks the API server, and redirects pods
+//! to their sidecars.
 
 use super::page::Page;
+use crate::cni::conf::NetConf;
+use crate::cni::plugin::Doors;
+use crate::dataplane::inpod::{self, InPod};
 use crate::error::{Context, Result};
 use crate::kube::client::{Client, Patience};
 use crate::kube::config::{Config, Options, Proxies, Source};
+use crate::pod::redirection::Redirection;
 use crate::pod::types::{Namespace, Pod, PodName};
+use crate::rules::sidecar;
+use crate::sys::netns::Netns;
+use crate::sys::{mount, netlink};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,11 +26,14 @@ pub fn page() -> Page {
     Page { synopsis: "cni", about: ABOUT, specs: Vec::new() }
 }
 
+/// What the plugin does without an agent.
+pub const DOORS: Doors = Doors { api: look_up, redirect };
+
 /// For each of the two questions: the runtime waits, and the agent may come back meanwhile.
 const ASK: Patience = Patience::once(Duration::from_secs(3));
 
 /// A pod and its namespace, as the API server that the kubeconfig names has them.
-pub fn look_up(kubeconfig: &Path, pod: &PodName) -> Result<(Pod, Namespace)> {
+fn look_up(kubeconfig: &Path, pod: &PodName) -> Result<(Pod, Namespace)> {
     let source = Source::Kubeconfig(kubeconfig.display().to_string());
     let config = Config::load(&Options { source, proxies: Proxies::default() });
     let client = Client::new(config.with_context(|| kubeconfig.display().to_string())?);
@@ -29,4 +41,22 @@ pub fn look_up(kubeconfig: &Path, pod: &PodName) -> Result<(Pod, Namespace)> {
     let object = client.get_pod(pod, ASK)?.object;
     let namespace = client.get_namespace(&pod.namespace, ASK)?.object;
     Ok((object, namespace))
+}
+
+/// Redirects a pod to its sidecar with this host's own iptables.
+fn redirect(netns: &Netns, wanted: &Redirection, ips: &[IpAddr], conf: &NetConf) -> Result<()> {
+    /// By this the host looks users up, perhaps over its network: iptables does so for every rule that names one.
+    const NAMES: &str = "/etc/nsswitch.conf";
+    let work = || {
+        let options = inpod::Options { lock_dir: conf.run_dir.join("xtables"), ..inpod::Options::default() };
+        let programmer = InPod::detect(options, &Netns::own()?)?;
+        let ipv6 = if ips.is_empty() { wanted.ipv6(&netns.enter(netlink::addresses)??) } else { wanted.ipv6(ips) };
+        programmer.apply(netns, sidecar::program(&wanted.settings, ipv6)).map(drop)
+    };
+    mount::without(Path::new(NAMES), |hidden| {
+        if let Err(e) = hidden {
+            log::warn!(target: "cni-plugin", "{NAMES} stays in sight of iptables, which may take long: {e}");
+        }
+        work()
+    })?
 }

@@ -5,16 +5,30 @@ use super::conf::{NetConf, PodArgs};
 use super::event::{Failure, code};
 use crate::error::{Error, Result};
 use crate::pod::decision::{Action, Policy, decide as decide_pod};
+use crate::pod::redirection::{self, Redirection};
 use crate::pod::selector::EnablementSelectors;
 use crate::pod::types::{Namespace, Pod, PodName};
+use crate::sys::netns::Netns;
+use std::net::IpAddr;
 use std::path::Path;
 
 /// The kubeconfig in the run directory, which the agent keeps current.
 const KUBECONFIG: &str = "istio-cni-kubeconfig";
 
-/// Asks the API server that a kubeconfig names for a pod and its namespace. Given by the front door: a plugin that has
-/// an agent never comes near it.
+/// Asks the API server that a kubeconfig names for a pod and its namespace.
 pub type Api = fn(kubeconfig: &Path, pod: &PodName) -> Result<(Pod, Namespace)>;
+
+/// Redirects a pod with these addresses to its sidecar, with what this host has.
+pub type Redirect = fn(netns: &Netns, wanted: &Redirection, ips: &[IpAddr], conf: &NetConf) -> Result<()>;
+
+/// What the plugin does without an agent, given by the front door: one that has an agent never comes near it.
+#[derive(Debug, Clone, Copy)]
+pub struct Doors {
+    /// To the API server.
+    pub api: Api,
+    /// To the packet filter.
+    pub redirect: Redirect,
+}
 
 /// What the API server's objects say about the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +38,9 @@ pub(super) enum Opinion {
     /// It is in the ambient mesh.
     Ambient,
     /// It has a sidecar.
-    Sidecar,
+    Sidecar(Box<Pod>),
+    /// It has one, and could not be redirected to it from here, for this reason.
+    Unredirected(String),
     /// It is not known, for this reason.
     Unknown(String),
 }
@@ -55,7 +71,7 @@ fn judge(policy: &Policy, pod: &PodArgs, object: &Pod, namespace: &Namespace) ->
     match decision.action {
         Action::None => Opinion::Outside(decision.reason),
         Action::Ambient => Opinion::Ambient,
-        Action::Sidecar => Opinion::Sidecar,
+        Action::Sidecar => Opinion::Sidecar(Box::new(object.clone())),
     }
 }
 
@@ -70,6 +86,31 @@ fn policy(conf: &NetConf) -> Result<Policy> {
         exclude_namespaces: conf.exclude_namespaces.clone(),
         system_namespace: conf.pod_namespace.clone(),
     })
+}
+
+/// Redirects a pod with a sidecar without the agent: whether that is done. A bad annotation is the pod's own fault,
+/// which no retry mends; where something else fails, the agent may still come.
+pub(super) fn redirect(
+    opinion: &mut Opinion,
+    netns: &Netns,
+    told: &[IpAddr],
+    conf: &NetConf,
+    redirect: Redirect,
+) -> Result<bool, Failure> {
+    let Opinion::Sidecar(object) = opinion else { return Ok(false) };
+    let wanted = redirection::of(object)
+        .map_err(|e| Failure::new(code::AGENT_REFUSED, format_args!("pod {}: {e}", object.name)))?;
+    for warning in &wanted.warnings {
+        log::warn!(target: super::log::SCOPE, pod:% = object.name; "{warning}");
+    }
+    let ips = if told.is_empty() { &object.ips } else { told };
+    match redirect(netns, &wanted, ips, conf) {
+        Ok(()) => Ok(true),
+        Err(e) => {
+            *opinion = Opinion::Unredirected(e.to_string());
+            Ok(false)
+        }
+    }
 }
 
 /// Why the agent did not decide.
@@ -95,7 +136,8 @@ pub(super) fn decide(socket: &Path, undecided: &Undecided, opinion: &Opinion) ->
         // Istio's own agent says so in this way.
         Opinion::Ambient if matches!(undecided, Undecided::Foreign { status: 200, .. }) => return Ok(()),
         Opinion::Ambient => "the pod is in the ambient mesh".to_owned(),
-        Opinion::Sidecar => "the pod has a sidecar".to_owned(),
+        Opinion::Sidecar(_) => "the pod has a sidecar".to_owned(),
+        Opinion::Unredirected(_) => "the pod has a sidecar, and no traffic would go there".to_owned(),
         Opinion::Unknown(why) => why.clone(),
     };
     let message = match undecided {
@@ -107,6 +149,12 @@ pub(super) fn decide(socket: &Path, undecided: &Undecided, opinion: &Opinion) ->
                 "answered {status} {words:?}: the agent of another make, which does not know this plugin's question"
             ),
         ),
+    };
+    let message = match opinion {
+        Opinion::Unredirected(why) => {
+            format!("the pod cannot be redirected to its sidecar without the node agent: {why}; {message}")
+        }
+        _ => message,
     };
     Err(Failure {
         details: format!(
@@ -162,6 +210,7 @@ mod tests {
     #[test]
     fn only_proof_lets_a_pod_through() {
         let undecided = || Undecided::Starting("starting".to_owned());
+        let sidecar = || Opinion::Sidecar(Box::new(decode_pod(r#"{"metadata":{"name":"web"}}"#).unwrap()));
         let foreign = |status| Undecided::Foreign { status, words: String::new() };
         let check = |undecided: Undecided, opinion: Opinion, passes: bool| {
             let decided = decide(Path::new("/run/x.sock"), &undecided, &opinion);
@@ -170,10 +219,10 @@ mod tests {
         };
         check(undecided(), Opinion::Outside(String::new()), true);
         check(undecided(), Opinion::Ambient, false);
-        check(undecided(), Opinion::Sidecar, false);
+        check(undecided(), sidecar(), false);
         check(undecided(), Opinion::Unknown(String::new()), false);
         check(foreign(200), Opinion::Ambient, true);
-        check(foreign(200), Opinion::Sidecar, false);
+        check(foreign(200), sidecar(), false);
         check(foreign(200), Opinion::Unknown(String::new()), false);
         check(foreign(500), Opinion::Ambient, false);
         check(foreign(500), Opinion::Outside(String::new()), true);

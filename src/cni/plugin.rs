@@ -6,7 +6,8 @@
 use super::ask::{self, Reply, Request};
 use super::conf::{NetConf, PodArgs};
 use super::event::{AddEvent, AttachmentEvent, Failure, Health, code, ips_of_result};
-use super::fallback::{self, Api, Opinion, Undecided};
+pub use super::fallback::Doors;
+use super::fallback::{self, Opinion, Undecided};
 use super::version::{self, Version};
 use super::{log, result};
 use crate::error::Kind;
@@ -74,7 +75,7 @@ impl Environment {
 }
 
 /// Answers one call; returns the exit code of the process.
-pub fn run(environment: &Environment, api: Api, stdin: &mut impl Read, stdout: &mut impl Write) -> u8 {
+pub fn run(environment: &Environment, doors: Doors, stdin: &mut impl Read, stdout: &mut impl Write) -> u8 {
     let Some(command) = environment.command.as_deref() else {
         let about = format!("Ferrule CNI plugin {}\n{}\n", env!("CARGO_PKG_VERSION"), protocol_line());
         let _ = std::io::stderr().write_all(about.as_bytes());
@@ -82,7 +83,7 @@ pub fn run(environment: &Environment, api: Api, stdin: &mut impl Read, stdout: &
     };
     log::start(LevelFilter::Info, None);
     let mut version = Version::NEWEST;
-    let (output, exit) = match answer(command, environment, api, stdin, &mut version) {
+    let (output, exit) = match answer(command, environment, doors, stdin, &mut version) {
         Ok(output) => (output, 0),
         Err(failure) if command == "DEL" => {
             warn!(target: log::SCOPE, code = failure.code; "DEL is answered with success all the same: {} {}", failure.message, failure.details);
@@ -134,7 +135,7 @@ fn error_json(version: Version, failure: &Failure) -> String {
 fn answer(
     command: &str,
     environment: &Environment,
-    api: Api,
+    doors: Doors,
     stdin: &mut impl Read,
     version: &mut Version,
 ) -> Result<String, Failure> {
@@ -161,7 +162,7 @@ fn answer(
     }
     let conf = NetConf::parse(&read_stdin(stdin)?)?;
     *version = conf.version;
-    let call = Call { environment, api, pod: PodArgs::parse(&environment.args), conf: &conf };
+    let call = Call { environment, doors, pod: PodArgs::parse(&environment.args), conf: &conf };
     log::start(conf.log_level, (!call.is_own_pod()).then_some(conf.run_dir.as_path()));
     match verb {
         Verb::Add => call.add(),
@@ -218,7 +219,7 @@ fn read_stdin(stdin: &mut impl Read) -> Result<Vec<u8>, Failure> {
 /// One call with everything that was passed along.
 struct Call<'a> {
     environment: &'a Environment,
-    api: Api,
+    doors: Doors,
     pod: PodArgs,
     conf: &'a NetConf,
 }
@@ -323,8 +324,12 @@ impl Call<'_> {
             };
             let over = clock::now() - start + pause > patience;
             if opinion.is_none() && (over || clock::now() - start > ALONE) {
-                let asked = fallback::ask_api(self.conf, &self.pod, self.api);
+                let mut asked = fallback::ask_api(self.conf, &self.pod, self.doors.api);
                 debug!(target: log::SCOPE, pod = self.pod_name(); "the API server was asked: {asked:?}");
+                if fallback::redirect(&mut asked, netns, &event.addresses(), self.conf, self.doors.redirect)? {
+                    info!(target: log::SCOPE, pod = self.pod_name(); "ADD without the node agent: redirected to its sidecar");
+                    return Ok(());
+                }
                 opinion = Some(asked);
             }
             if let Some(opinion) = &opinion

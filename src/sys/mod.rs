@@ -8,6 +8,7 @@ pub mod fd;
 pub mod ffi;
 pub mod file;
 pub mod logfile;
+pub mod mount;
 pub mod netlink;
 pub mod netns;
 pub mod tcp;

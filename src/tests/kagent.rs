@@ -1,6 +1,7 @@
 //! The agent on a Kubernetes node: the real executable, an API server that behaves and one that does not, real
 //! namespaces and rules, the plugin as a runtime runs it, and a stand-in for ztunnel.
 
+mod alone;
 mod fallback;
 mod host;
 mod life;
@@ -14,7 +15,7 @@ use crate::standin::{self, Standin};
 use crate::support::netns::PodNetns;
 use crate::support::node::{Agent, Node};
 use crate::support::program::{Finished, ferrule_as, finish};
-use crate::support::{eventually, http};
+use crate::support::{FERRULE, eventually, http};
 use ferrule::agent::view::{PodStatus, Status};
 use nix::unistd::getpid;
 use serde_json::{Value, json};
@@ -162,6 +163,20 @@ impl World {
     /// One call of the plugin, as a container runtime makes it.
     #[track_caller]
     fn plugin(&self, command: &str, namespace: &str, name: &str, netns: &PodNetns, ip: &str) -> Finished {
+        self.plugin_under(&[], command, namespace, name, netns, ip)
+    }
+
+    /// The same, started by another program.
+    #[track_caller]
+    fn plugin_under(
+        &self,
+        wrapper: &[&str],
+        command: &str,
+        namespace: &str,
+        name: &str,
+        netns: &PodNetns,
+        ip: &str,
+    ) -> Finished {
         let conf = json!({
             "cniVersion": "1.1.0", "name": "net", "type": "istio-cni", "cni_agent_run_dir": self.node.run(),
             "ambient_enabled": true, "enablement_selectors": serde_json::from_str::<Value>(SELECTOR).unwrap(),
@@ -170,7 +185,14 @@ impl World {
         let uid = self.uid(namespace, name);
         let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID={uid}");
         let container = format!("box-{}", netns.netns().id().ino);
-        let mut run = ferrule_as("istio-cni", &[]);
+        let mut run = match wrapper {
+            [] => ferrule_as("istio-cni", &[]),
+            [program, args @ ..] => {
+                let mut run = std::process::Command::new(program);
+                run.args(args).arg(FERRULE).env_clear().env("PATH", "/usr/bin");
+                run
+            }
+        };
         for (key, value) in [
             ("CNI_COMMAND", command),
             ("CNI_CONTAINERID", &container),

@@ -8,7 +8,7 @@ const IP: &str = "10.49.1.2";
 
 impl World {
     /// A node without agent whose run directory has the kubeconfig.
-    fn abandoned() -> Self {
+    pub(super) fn abandoned() -> Self {
         let world = World::without_agent(&[]);
         let kubeconfig = std::fs::read_to_string(world.server.kubeconfig()).unwrap();
         std::fs::write(world.node.run().join("istio-cni-kubeconfig"), kubeconfig).unwrap();

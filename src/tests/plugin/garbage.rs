@@ -14,7 +14,7 @@ fn in_process(node: &Node, command: &str, stdin: &[u8]) -> (u8, String) {
         args: "K8S_POD_NAME=web;K8S_POD_NAMESPACE=ns".into(),
     };
     let mut stdout = Vec::new();
-    let exit = run(&environment, ferrule::cli::plugin::look_up, &mut &*stdin, &mut stdout);
+    let exit = run(&environment, ferrule::cli::plugin::DOORS, &mut &*stdin, &mut stdout);
     (exit, String::from_utf8(stdout).unwrap())
 }
 
