@@ -91,6 +91,9 @@ fn simple(synopsis: &'static str, about: &'static str) -> Page {
 pub fn personality(argv: &[OsString], cni_command: bool) -> Result<(Personality, &[OsString])> {
     let (name, args) = argv.split_first().map_or((OsStr::new(""), argv), |(name, args)| (name.as_os_str(), args));
     match Path::new(name).file_name().and_then(OsStr::to_str) {
+        Some("install-cni") if args.first().is_some_and(|word| word == "version") => {
+            return Ok((Personality::Version, args));
+        }
         Some("install-cni") => return Ok((Personality::Agent, args)),
         Some("istio-cni") => return Ok((Personality::Plugin, args)),
         Some("istio-iptables") => return Ok((Personality::Iptables, args)),
