@@ -3,6 +3,7 @@
 use super::herald::Lament;
 use super::memory::Record;
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
+use crate::cni::outside::Outside;
 use crate::error::Result;
 use crate::pod::redirection::Redirection as SidecarRedirection;
 use crate::pod::types::{Namespace, Pod, PodName, StringMap};
@@ -125,6 +126,8 @@ pub enum Action {
     LookUp(PodName),
     /// The pod's redirection annotation becomes this.
     Publish(String, PodName, Option<Redirection>),
+    /// These pods are outside the mesh, and no others: plugins are told in case they find us gone.
+    Outside(Outside),
     /// People are told what is wrong with a pod.
     Announce(Lament),
     /// A connection gets its snapshot.

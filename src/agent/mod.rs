@@ -20,6 +20,7 @@ mod pulse;
 mod run;
 mod source;
 mod state;
+mod writer;
 
 pub use event::Redirection;
 pub use run::run;

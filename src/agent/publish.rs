@@ -1,100 +1,56 @@
-//! Writing `RUN/state.json`: what would be the pods' annotations, where there is no API server to take them.
-//!
-//! One writer thread, off the path of everything: it takes all changes that have come and writes once. A failure is
-//! logged once and tried again until it works.
+//! What goes into files for others: `RUN/state.json`, which is what would be the pods' annotations where there is no API
+//! server to take them, and the pods outside the mesh, for a plugin that finds nobody to ask.
 
 use super::event::Redirection;
 use super::memory::{Published, render};
-use crate::error::{Error, Result};
-use crate::logging::Repeat;
+use super::writer::{Content, Writer};
+use crate::cni::outside::{self, Outside};
+use crate::error::Result;
 use crate::pod::types::PodName;
-use crate::sys::file::{self, Mode};
-use crate::sys::{clock, thread};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-/// Between two tries while the file cannot be written.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// The name of the file in the run directory.
+/// The name of the published state in the run directory.
 pub const FILE: &str = "state.json";
 
 /// A change: uid, the pod's name, what is published now.
 pub type Change = (String, PodName, Option<Redirection>);
 
-/// The running writer. Dropped, it writes what has come and ends.
-#[derive(Debug)]
-pub struct Publisher {
-    changes: Option<Sender<Change>>,
-    thread: Option<JoinHandle<()>>,
-}
+impl Content for Published {
+    type Change = Change;
+    const WHAT: &'static str = "what is published about pods";
 
-impl Publisher {
-    /// Starts the writer with what the file says now.
-    pub fn start(run_dir: &Path, published: Published) -> Result<Self> {
-        let path = run_dir.join(FILE);
-        let (changes, receiver) = channel();
-        let thread = thread::spawn("state-writer", move || write(&path, published, &receiver))?;
-        Ok(Publisher { changes: Some(changes), thread: Some(thread) })
+    fn change(&mut self, (uid, name, redirection): Change) {
+        match redirection {
+            Some(redirection) => self.insert(uid, (name, redirection)),
+            None => self.remove(&uid),
+        };
     }
 
-    /// Takes a change; never blocks.
-    pub fn publish(&self, change: Change) {
-        if let Some(changes) = &self.changes {
-            // The writer only ends after this value is dropped.
-            let _ = changes.send(change);
-        }
+    fn render(&self) -> Result<Option<Vec<u8>>> {
+        render(self).map(Some)
     }
 }
 
-impl Drop for Publisher {
-    fn drop(&mut self) {
-        self.changes = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+/// Starts the writer of the published state with what the file says now.
+pub fn start(run_dir: &Path, published: Published) -> Result<Writer<Published>> {
+    Writer::start("state-writer", run_dir.join(FILE), published)
+}
+
+/// What an earlier run decided stays until this one has.
+impl Content for Option<Outside> {
+    type Change = Outside;
+    const WHAT: &'static str = "which pods are not in the mesh";
+
+    fn change(&mut self, outside: Outside) {
+        *self = Some(outside);
+    }
+
+    fn render(&self) -> Result<Option<Vec<u8>>> {
+        self.as_ref().map(Outside::encode).transpose()
     }
 }
 
-fn write(path: &Path, mut published: Published, changes: &Receiver<Change>) {
-    let mut trouble = Repeat::new(Duration::MAX);
-    let mut pending = true;
-    loop {
-        let change = if pending { changes.recv_timeout(RETRY) } else { changes.recv().map_err(Into::into) };
-        let over = matches!(change, Err(RecvTimeoutError::Disconnected));
-        pending |= change.is_ok();
-        for (uid, name, redirection) in change.into_iter().chain(changes.try_iter()) {
-            match redirection {
-                Some(redirection) => published.insert(uid, (name, redirection)),
-                None => published.remove(&uid),
-            };
-        }
-        if pending {
-            let written = render(&published).and_then(|text| file::write_if_changed(path, &text, Mode(0o600), false));
-            pending = written.is_err();
-            report(&mut trouble, written.err());
-        }
-        if over {
-            return;
-        }
-    }
-}
-
-/// Says it once when writing fails, and once when it works again.
-fn report(trouble: &mut Repeat, failure: Option<Error>) {
-    let now = clock::now();
-    match failure {
-        Some(e) => {
-            if trouble.failed(&e.to_string(), now).is_some() {
-                log::error!(target: "cni-agent", "what is published about pods is not on disk; trying again: {e}");
-            }
-        }
-        None => {
-            if let Some(past) = trouble.worked(now) {
-                log::warn!(target: "cni-agent", tries = past.times; "what is published about pods is on disk again");
-            }
-        }
-    }
+/// Starts the writer of the pods outside the mesh.
+pub fn start_outside(run_dir: &Path) -> Result<Writer<Option<Outside>>> {
+    Writer::start("outside-writer", run_dir.join(outside::FILE), None)
 }

@@ -7,7 +7,9 @@ use super::memory::{Memory, NodeSettings};
 use super::pulse::{Beat, Pulse};
 use super::source::Source;
 use super::state::{Config, State};
-use super::{Options, PodSource, endpoints, ports};
+use super::writer::Writer;
+use super::{Options, PodSource, endpoints, ports, publish};
+use crate::cni::outside::Outside;
 use crate::dataplane::host::Host;
 use crate::dataplane::inpod;
 use crate::error::{Context, Result};
@@ -167,6 +169,7 @@ struct Agent {
     state: State,
     workers: Workers,
     source: Source,
+    outside: Writer<Option<Outside>>,
     workspace: Arc<Workspace>,
     beat: Beat,
     own_namespace: String,
@@ -231,6 +234,7 @@ impl Agent {
             state,
             workers,
             source,
+            outside: publish::start_outside(&options.run_dir)?,
             workspace,
             beat: pulse.watch("the main loop", STUCK),
             own_namespace: options.own_namespace.clone(),
@@ -276,6 +280,7 @@ impl Agent {
             Action::Work(id, work) => self.workers.push(id, work),
             Action::LookUp(name) => self.source.look_up(name),
             Action::Publish(uid, name, redirection) => self.source.publish((uid, name, redirection)),
+            Action::Outside(outside) => self.outside.tell(outside),
             Action::Announce(lament) => self.source.announce(lament),
             Action::Snapshot(connection, items) => {
                 if let Some(server) = &self.ztunnels {

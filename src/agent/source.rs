@@ -7,7 +7,8 @@ use super::event::Event;
 use super::herald::{Herald, Lament};
 use super::judge::{Verdict, judge};
 use super::memory::{Published, read_published};
-use super::publish::{self, Change, Publisher};
+use super::publish::{self, Change};
+use super::writer::Writer;
 use super::{Options, PodSource};
 use crate::error::Result;
 use crate::kube::client::Client;
@@ -34,7 +35,7 @@ pub enum Source {
         herald: Herald,
     },
     /// Standalone mode.
-    Directory(Directory, Publisher),
+    Directory(Directory, Writer<Published>),
 }
 
 impl Source {
@@ -55,7 +56,7 @@ impl Source {
                     log::error!(target: "cni-agent", "what an earlier run published is not known: {e}");
                     Default::default()
                 });
-                let publisher = Publisher::start(&options.run_dir, published.clone())?;
+                let publisher = publish::start(&options.run_dir, published.clone())?;
                 Ok((Source::Directory(Directory::start(path, inbox.clone())?, publisher), published))
             }
         }
@@ -88,7 +89,7 @@ impl Source {
     pub fn publish(&self, change: Change) {
         match self {
             Source::Cluster { annotator, .. } => annotator.publish(change),
-            Source::Directory(_, publisher) => publisher.publish(change),
+            Source::Directory(_, publisher) => publisher.tell(change),
         }
     }
 }

@@ -8,6 +8,7 @@
 mod enrolment;
 mod host;
 mod identity;
+mod outside;
 mod pods;
 mod requests;
 mod search;
@@ -76,6 +77,8 @@ pub struct State {
     /// Tasks that belong to no single pod, or to none we know.
     tasks: BTreeMap<TaskId, Task>,
     phase: Phase,
+    /// Which pods are outside the mesh is to be told.
+    outside_changed: bool,
     /// The source has told everything there was at the start: what it has not told is not there.
     synced: bool,
     conditions: BTreeMap<&'static str, String>,
@@ -140,6 +143,7 @@ impl State {
             early: Vec::new(),
             tasks: BTreeMap::new(),
             phase: Phase::Filling,
+            outside_changed: false,
             synced: false,
             conditions: BTreeMap::new(),
             last_task: 0,
@@ -174,6 +178,7 @@ impl State {
         self.start_search();
         self.look_at_host();
         self.compare();
+        self.tell_outside();
         self.leave_when_idle();
         std::mem::take(&mut self.out)
     }
@@ -297,6 +302,8 @@ impl State {
     /// Everything the source had has been told: pods of an earlier run are looked for, all in one walk.
     fn synced(&mut self) {
         self.synced = true;
+        // Also when there are none: an earlier run may have known others.
+        self.outside_changed = true;
         if self.phase != Phase::Filling {
             return;
         }

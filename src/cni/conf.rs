@@ -34,7 +34,8 @@ pub struct NetConf {
     pub log_level: LevelFilter,
     /// `status_gate`: STATUS may fail.
     pub status_gate: bool,
-    /// `enable_ambient_detection_retry`: a decision that cannot be had is asked for again.
+    /// `enable_ambient_detection_retry`: while nobody can tell whether the pod is in the mesh, the API server is asked
+    /// again within the same ADD.
     pub enable_ambient_detection_retry: bool,
     /// `prevResult`, byte for byte.
     pub prev_result: Option<Box<RawValue>>,

@@ -1,9 +1,11 @@
-//! What an ADD does when the agent did not decide. A failure to decide is never taken for "not in the mesh".
+//! What an ADD does when the agent did not decide: it asks the API server, and goes by what the agent last decided where
+//! that one cannot be asked either. A failure to decide is never taken for "not in the mesh".
 
 use super::ask;
 use super::conf::{NetConf, PodArgs};
 use super::event::{Failure, code};
-use crate::error::{Error, Result};
+use super::outside::Outside;
+use crate::error::{Error, Kind, Result};
 use crate::pod::decision::{Action, Policy, decide as decide_pod};
 use crate::pod::redirection::{self, Redirection};
 use crate::pod::selector::EnablementSelectors;
@@ -30,7 +32,7 @@ pub struct Doors {
     pub redirect: Redirect,
 }
 
-/// What the API server's objects say about the pod.
+/// What is known of the pod without the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Opinion {
     /// It is provably not in the mesh, for this reason.
@@ -45,24 +47,41 @@ pub(super) enum Opinion {
     Unknown(String),
 }
 
-/// Decides by the API server, with the policy that stands in the configuration.
-pub(super) fn ask_api(conf: &NetConf, pod: &PodArgs, api: Api) -> Opinion {
+/// Decides with the policy that stands in the configuration.
+pub(super) fn opinion(conf: &NetConf, pod: &PodArgs, api: Api) -> Opinion {
     let kubeconfig = conf.run_dir.join(KUBECONFIG);
     if pod.namespace.is_empty() {
         return Opinion::Unknown("the runtime does not tell the pod's namespace".to_owned());
     }
+    let policy = match policy(conf) {
+        Ok(policy) => policy,
+        Err(e) => return Opinion::Unknown(e.to_string()),
+    };
     if !kubeconfig.exists() {
-        return Opinion::Unknown(format!("the API server cannot be asked: there is no {}", kubeconfig.display()));
+        let why = format!("the API server cannot be asked: there is no {}", kubeconfig.display());
+        return recall(conf, &policy, pod, why);
     }
     let name = PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
-    let judged = policy(conf).and_then(|policy| Ok((policy, api(&kubeconfig, &name)?)));
-    match judged {
-        Err(e) => Opinion::Unknown(e.to_string()),
-        Ok((policy, (object, namespace))) => judge(&policy, pod, &object, &namespace),
+    match api(&kubeconfig, &name) {
+        Ok((object, namespace)) => judge(&policy, pod, &object, &namespace),
+        // It was asked, and knows better than what was decided earlier.
+        Err(e) if e.kind() == Kind::NotFound => Opinion::Unknown(e.to_string()),
+        Err(e) => recall(conf, &policy, pod, e.to_string()),
     }
 }
 
-/// Pure.
+/// What the agent decided when it last ran. `why`: the API server does not tell.
+fn recall(conf: &NetConf, policy: &Policy, pod: &PodArgs, why: String) -> Opinion {
+    match Outside::read(&conf.run_dir) {
+        Ok(Some(outside)) if outside.proves(policy, pod) => {
+            Opinion::Outside(format!("it was not when the agent last decided ({why})"))
+        }
+        Ok(_) => Opinion::Unknown(why),
+        Err(e) => Opinion::Unknown(format!("{why}; {e}")),
+    }
+}
+
+/// By the API server's objects. Pure.
 fn judge(policy: &Policy, pod: &PodArgs, object: &Pod, namespace: &Namespace) -> Opinion {
     if !pod.uid.is_empty() && pod.uid != object.uid && pod.uid != object.runtime_uid() {
         return Opinion::Unknown(format!("the API server knows another pod {} (uid {})", object.name, object.uid));
@@ -172,7 +191,9 @@ pub(super) fn not_ready(socket: &Path, why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cni::outside;
     use crate::pod::object::{decode_namespace, decode_pod};
+    use crate::sys::file::{self, Mode};
 
     const SELECTOR: &str = r#"[{"podSelector":{"matchLabels":{"mesh":"on"}}},
         {"namespaceSelector":{"matchLabels":{"mesh":"on"}}}]"#;
@@ -185,7 +206,7 @@ mod tests {
         NetConf::parse(text.as_bytes()).unwrap()
     }
 
-    fn opinion(selectors: &str, uid: &str, pod: &str, namespace_labels: &str) -> Opinion {
+    fn judged(selectors: &str, uid: &str, pod: &str, namespace_labels: &str) -> Opinion {
         let pod = decode_pod(&format!(r#"{{"metadata":{{"name":"web","namespace":"a","uid":"u"{pod}}}}}"#)).unwrap();
         let namespace =
             decode_namespace(&format!(r#"{{"metadata":{{"name":"a","labels":{namespace_labels}}}}}"#)).unwrap();
@@ -197,14 +218,14 @@ mod tests {
     fn judges_by_the_objects_and_the_policy_of_the_configuration() {
         let outside = |reason: &str| Opinion::Outside(reason.to_owned());
         let none = outside("no enablement selector matches the labels of pod and namespace");
-        assert_eq!(opinion(SELECTOR, "u", "", "{}"), none);
-        assert_eq!(opinion(SELECTOR, "", "", "{}"), none);
-        assert_eq!(opinion(SELECTOR, "u", "", r#"{"mesh":"on"}"#), Opinion::Ambient);
-        assert_eq!(opinion(SELECTOR, "u", r#","labels":{"mesh":"on"}"#, "{}"), Opinion::Ambient);
-        assert!(matches!(opinion(SELECTOR, "other", "", "{}"), Opinion::Unknown(_)), "a predecessor of that name");
+        assert_eq!(judged(SELECTOR, "u", "", "{}"), none);
+        assert_eq!(judged(SELECTOR, "", "", "{}"), none);
+        assert_eq!(judged(SELECTOR, "u", "", r#"{"mesh":"on"}"#), Opinion::Ambient);
+        assert_eq!(judged(SELECTOR, "u", r#","labels":{"mesh":"on"}"#, "{}"), Opinion::Ambient);
+        assert!(matches!(judged(SELECTOR, "other", "", "{}"), Opinion::Unknown(_)), "a predecessor of that name");
         let mirror = r#","annotations":{"kubernetes.io/config.hash":"hash"}"#;
-        assert_eq!(opinion(SELECTOR, "hash", mirror, "{}"), none, "a static pod");
-        assert!(matches!(opinion("null", "u", "", "{}"), Opinion::Outside(_)));
+        assert_eq!(judged(SELECTOR, "hash", mirror, "{}"), none, "a static pod");
+        assert!(matches!(judged("null", "u", "", "{}"), Opinion::Outside(_)));
     }
 
     #[test]
@@ -229,9 +250,38 @@ mod tests {
     }
 
     #[test]
+    fn what_was_decided_earlier_counts_only_where_the_api_server_does_not_tell() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut conf = conf(SELECTOR);
+        dir.path().clone_into(&mut conf.run_dir);
+        let write =
+            |name: &str, bytes: &[u8]| file::replace_volatile(&dir.path().join(name), bytes, Mode(0o600)).unwrap();
+        let check = |api: Api, uid: &str, outside: bool| {
+            let args = PodArgs { name: "web".into(), namespace: "a".into(), uid: uid.into() };
+            let opinion = opinion(&conf, &args, api);
+            assert_eq!(matches!(opinion, Opinion::Outside(_)), outside, "{opinion:?}");
+        };
+        let never: Api = |_, _| panic!("asked");
+        let silent: Api = |_, _| Err(Error::of(Kind::TimedOut, "silent"));
+        let unknown: Api = |_, _| Err(Error::of(Kind::NotFound, "no such pod"));
+        check(never, "u", false);
+        let pod = PodName { namespace: "a".into(), name: "web".into() };
+        let told = Outside::new(&policy(&conf).unwrap(), [("u".to_owned(), pod)]).encode().unwrap();
+        write(outside::FILE, &told);
+        check(never, "u", true);
+        check(never, "v", false);
+        write(KUBECONFIG, b"");
+        check(silent, "u", true);
+        check(silent, "v", false);
+        check(unknown, "u", false);
+        write(outside::FILE, &told[..told.len() - 1]);
+        check(silent, "u", false);
+    }
+
+    #[test]
     fn without_a_kubeconfig_nobody_is_asked() {
         let args = PodArgs { name: "web".into(), namespace: "a".into(), uid: String::new() };
         let never: Api = |_, _| panic!("asked");
-        assert!(matches!(ask_api(&conf(SELECTOR), &args, never), Opinion::Unknown(why) if why.contains("/nowhere/")));
+        assert!(matches!(opinion(&conf(SELECTOR), &args, never), Opinion::Unknown(why) if why.contains("/nowhere/")));
     }
 }

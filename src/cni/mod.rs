@@ -6,6 +6,7 @@ pub mod conf;
 pub mod event;
 mod fallback;
 mod log;
+pub mod outside;
 pub mod plugin;
 pub mod result;
 pub mod version;

@@ -31,6 +31,8 @@ const UNREACHABLE_PATIENCE: Duration = Duration::from_secs(10);
 const ALONE: Duration = Duration::from_secs(1);
 /// How long an ADD waits for an agent that is starting.
 const STARTING_PATIENCE: Duration = Duration::from_secs(25);
+/// How long an ADD goes on asking whoever may know of the pod, where the configuration says so.
+const DETECTION_PATIENCE: Duration = Duration::from_secs(20);
 /// Between two tries, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -322,15 +324,18 @@ impl Call<'_> {
                     }
                 },
             };
+            let unknown = matches!(opinion, None | Some(Opinion::Unknown(_)));
+            let insists = self.conf.enable_ambient_detection_retry && unknown;
+            let patience = if insists { patience.max(DETECTION_PATIENCE) } else { patience };
             let over = clock::now() - start + pause > patience;
-            if opinion.is_none() && (over || clock::now() - start > ALONE) {
-                let mut asked = fallback::ask_api(self.conf, &self.pod, self.doors.api);
-                debug!(target: log::SCOPE, pod = self.pod_name(); "the API server was asked: {asked:?}");
-                if fallback::redirect(&mut asked, netns, &event.addresses(), self.conf, self.doors.redirect)? {
+            if (opinion.is_none() || insists) && (over || clock::now() - start > ALONE) {
+                let mut formed = fallback::opinion(self.conf, &self.pod, self.doors.api);
+                debug!(target: log::SCOPE, pod = self.pod_name(); "without the agent: {formed:?}");
+                if fallback::redirect(&mut formed, netns, &event.addresses(), self.conf, self.doors.redirect)? {
                     info!(target: log::SCOPE, pod = self.pod_name(); "ADD without the node agent: redirected to its sidecar");
                     return Ok(());
                 }
-                opinion = Some(asked);
+                opinion = Some(formed);
             }
             if let Some(opinion) = &opinion
                 && (over || matches!(opinion, Opinion::Outside(_)))

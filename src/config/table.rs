@@ -128,7 +128,8 @@ pub const TABLE: &[Row<Config>] = &[
         "enable-ambient-detection-retry",
         "false",
         Section::Ambient,
-        "Tell the plugin to look a second time before it decides that a pod is not in the mesh.",
+        "While nobody can tell whether a pod is in the mesh, the plugin asks the API server again, for up to 20 s of one \
+         ADD.",
         |c, v| put(&mut c.detection_retry, boolean(v)),
     ),
     switch("native-nftables", "false", Section::Ambient, "Use nf_tables instead of iptables.", |c, v| {

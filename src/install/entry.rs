@@ -20,7 +20,7 @@ pub struct Entry {
     pub pod_namespace: String,
     /// The nf_tables backend is used instead of iptables.
     pub native_nftables: bool,
-    /// The plugin looks a second time before it decides that a pod is not ambient.
+    /// The plugin asks the API server again while nobody can tell whether a pod is in the mesh.
     pub detection_retry: bool,
     /// STATUS fails while the agent or ztunnel is missing. Named in the entry only when on.
     pub status_gate: bool,

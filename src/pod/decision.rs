@@ -3,6 +3,7 @@
 use super::overrides::parse_bool;
 use super::selector::EnablementSelectors;
 use super::types::{Phase, Pod, StringMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Annotation that the sidecar injector leaves.
 pub const SIDECAR_STATUS: &str = "sidecar.istio.io/status";
@@ -40,6 +41,16 @@ pub struct Policy {
     pub exclude_namespaces: Vec<String>,
     /// `SYSTEM_NAMESPACE`, where ztunnel runs.
     pub system_namespace: String,
+}
+
+impl Policy {
+    /// Differs between policies that may decide differently about one pod, whether or not it is ztunnel's; the same in
+    /// every process of one build.
+    pub fn fingerprint(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        (self.ambient_enabled, &self.selectors, &self.exclude_namespaces).hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
 }
 
 /// Decides.

@@ -9,11 +9,11 @@ use serde::Deserialize;
 use std::collections::BTreeSet;
 
 /// A list of pod and namespace selector pairs, of which any must match.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct EnablementSelectors(Vec<Pair>);
 
 /// Both must match.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Pair {
     pod: LabelSelector,
     namespace: LabelSelector,
@@ -51,17 +51,17 @@ impl EnablementSelectors {
 }
 
 /// `metav1.LabelSelector`: all requirements must hold; without any it matches everything.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct LabelSelector(Vec<Requirement>);
 
 /// One requirement on one label.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Requirement {
     key: String,
     test: Test,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Test {
     In(BTreeSet<String>),
     NotIn(BTreeSet<String>),

@@ -40,6 +40,8 @@ struct World {
     /// The agent's log is shown when a test fails: its directory goes after it.
     node: Node,
     flags: Vec<&'static str>,
+    /// Merged into the plugin's configuration.
+    conf: Value,
     _api_dir: TempDir,
 }
 
@@ -58,7 +60,7 @@ impl World {
         let server = node.host.enter(|| ApiServer::start(api_dir.path()));
         server.put_namespace("mesh", json!({ "istio.io/dataplane-mode": "ambient" }));
         server.put_namespace("plain", json!({}));
-        World { ztunnel: None, agent: None, server, node, flags: flags.to_vec(), _api_dir: api_dir }
+        World { ztunnel: None, agent: None, server, node, flags: flags.to_vec(), conf: json!({}), _api_dir: api_dir }
     }
 
     fn launch_agent(&mut self) {
@@ -85,6 +87,16 @@ impl World {
         eventually("the agent starts", || {
             self.status().is_some_and(|s| !s.reasons.iter().any(|r| r.contains("starting")))
         });
+    }
+
+    fn server_down(&mut self) {
+        let World { node, server, .. } = self;
+        node.host.enter(|| server.go_down());
+    }
+
+    fn server_up(&mut self) {
+        let World { node, server, .. } = self;
+        node.host.enter(|| server.come_back());
     }
 
     fn log(&self) -> String {
@@ -177,11 +189,14 @@ impl World {
         netns: &PodNetns,
         ip: &str,
     ) -> Finished {
-        let conf = json!({
+        let mut conf = json!({
             "cniVersion": "1.1.0", "name": "net", "type": "istio-cni", "cni_agent_run_dir": self.node.run(),
             "ambient_enabled": true, "enablement_selectors": serde_json::from_str::<Value>(SELECTOR).unwrap(),
             "prevResult": {"cniVersion": "1.1.0", "ips": [{"address": format!("{ip}/24")}]},
         });
+        for (key, value) in self.conf.as_object().unwrap() {
+            conf[key] = value.clone();
+        }
         let uid = self.uid(namespace, name);
         let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID={uid}");
         let container = format!("box-{}", netns.netns().id().ino);

@@ -54,6 +54,8 @@ pub(super) struct Entry {
     /// CHECKs.
     pub checks: Vec<ReplyTo>,
     pub published: Option<Redirection>,
+    /// It is provably not in the mesh.
+    pub outside: bool,
     /// In the host's probe sets.
     pub entered: Entered,
     /// The namespace is to be looked for.
@@ -371,6 +373,7 @@ impl State {
         {
             self.out.push(Action::Announce(Lament { uid: uid.to_owned(), pod: entry.name.clone(), message }));
         }
+        self.note_outside(&mut entry);
         if !entry.is_over() {
             self.pods.insert(uid.to_owned(), entry);
         }

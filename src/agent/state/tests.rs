@@ -1,11 +1,13 @@
 //! The state as scripts: what happens on the left, what it does about it on the right.
 
 mod node;
+mod outside;
 
 use super::*;
 use crate::agent::event::Redirection;
 use crate::cni::event::AddEvent;
 use crate::cni::event::GcEvent;
+use crate::cni::outside::Outside;
 use crate::error::{Error, Kind};
 use crate::pod::selector::EnablementSelectors;
 use crate::pod::types::{Namespace, Pod as Object};
@@ -21,6 +23,8 @@ struct Script {
     work: Vec<(TaskId, String, Option<Record>)>,
     /// Requests that were sent to ztunnels and are not answered yet.
     sent: Vec<(ConnectionId, Told)>,
+    /// What plugins were told last in case they find us gone.
+    outside: Option<Outside>,
     replies: u64,
 }
 
@@ -85,7 +89,7 @@ impl Script {
     fn after(config: Config, records: Vec<Record>, published: Published) -> Self {
         let now = crate::sys::clock::now();
         let state = State::new(config, records, published, Box::new(|| 0.0), now);
-        Script { state, now, netns: BTreeMap::new(), work: Vec::new(), sent: Vec::new(), replies: 0 }
+        Script { state, now, netns: BTreeMap::new(), work: Vec::new(), sent: Vec::new(), outside: None, replies: 0 }
     }
 
     /// A running agent with one ztunnel and one pod in the mesh that came long ago.
@@ -118,6 +122,8 @@ impl Script {
             if let Action::Work(id, Work::Note(uid, record)) = action {
                 lines.push(format!("{} {uid}", if record.is_some() { "remember" } else { "forget" }));
                 lines.extend(self.step(Event::Done(id, Outcome::Noted(Ok(record)))));
+            } else if let Action::Outside(outside) = action {
+                self.outside = Some(outside);
             } else {
                 lines.push(self.describe(action));
             }
@@ -166,6 +172,7 @@ impl Script {
             }
             Action::LookUp(name) => format!("look up {name}"),
             Action::Publish(uid, _, redirection) => format!("publish {uid} {redirection:?}"),
+            Action::Outside(outside) => format!("outside {outside:?}"),
             Action::Announce(lament) => format!("announce {}: {}", lament.uid, lament.message),
             Action::Snapshot(connection, items) => {
                 let text = items.iter().map(|item| self.told(item)).collect::<Vec<_>>().join(", ");

@@ -6,18 +6,6 @@ use crate::apiserver::Fault;
 
 const IP: &str = "10.50.1.2";
 
-impl World {
-    fn server_down(&mut self) {
-        let World { node, server, .. } = self;
-        node.host.enter(|| server.go_down());
-    }
-
-    fn server_up(&mut self) {
-        let World { node, server, .. } = self;
-        node.host.enter(|| server.come_back());
-    }
-}
-
 #[test]
 fn an_api_server_that_is_away_at_the_start() {
     let mut world = World::without_agent(&[]);

@@ -3,6 +3,7 @@
 use super::text;
 use ferrule::agent::memory;
 use ferrule::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent, Health, ips_of_result};
+use ferrule::cni::outside::Outside;
 use ferrule::logging::Line;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -45,6 +46,9 @@ fn state(input: &[u8]) {
     if let Ok(record) = memory::decode_record(input) {
         let written = serde_json::to_vec(&record).unwrap();
         assert_eq!(memory::decode_record(&written).unwrap(), record);
+    }
+    if let Ok(outside) = Outside::decode(input) {
+        assert_eq!(Outside::decode(&outside.encode().unwrap()).unwrap(), outside);
     }
     let Some(uid) = text(input) else { return };
     if let Ok(name) = memory::file_name(uid) {

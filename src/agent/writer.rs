@@ -1,0 +1,102 @@
+//! Files of the agent's own making, kept as what they tell of changes.
+//!
+//! One writer thread a file, off the path of everything: it takes all changes that have come and writes once. A failure
+//! is logged once and tried again until it works.
+
+use crate::error::{Error, Result};
+use crate::logging::Repeat;
+use crate::sys::file::{self, Mode};
+use crate::sys::{clock, thread};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Between two tries while the file cannot be written.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a file is made of.
+pub trait Content: Send + 'static {
+    /// What happens to it.
+    type Change: Send;
+    /// What is told in the file, for messages: `what is published about pods`.
+    const WHAT: &'static str;
+    /// Takes a change.
+    fn change(&mut self, change: Self::Change);
+    /// The file; `None` while what is there is to stay.
+    fn render(&self) -> Result<Option<Vec<u8>>>;
+}
+
+/// The running writer of a file. Dropped, it writes what has come and ends.
+#[derive(Debug)]
+pub struct Writer<C: Content> {
+    changes: Option<Sender<C::Change>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<C: Content> Writer<C> {
+    /// Starts the writer of a file that is to have this content.
+    pub fn start(name: &str, path: PathBuf, content: C) -> Result<Self> {
+        let (changes, receiver) = channel();
+        let thread = thread::spawn(name, move || write(&path, content, &receiver))?;
+        Ok(Writer { changes: Some(changes), thread: Some(thread) })
+    }
+
+    /// Takes a change; never blocks.
+    pub fn tell(&self, change: C::Change) {
+        if let Some(changes) = &self.changes {
+            // The writer only ends after this value is dropped.
+            let _ = changes.send(change);
+        }
+    }
+}
+
+impl<C: Content> Drop for Writer<C> {
+    fn drop(&mut self) {
+        self.changes = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write<C: Content>(path: &Path, mut content: C, changes: &Receiver<C::Change>) {
+    let mut trouble = Repeat::new(Duration::MAX);
+    let mut pending = true;
+    loop {
+        let change = if pending { changes.recv_timeout(RETRY) } else { changes.recv().map_err(Into::into) };
+        let over = matches!(change, Err(RecvTimeoutError::Disconnected));
+        pending |= change.is_ok();
+        for change in change.into_iter().chain(changes.try_iter()) {
+            content.change(change);
+        }
+        if pending {
+            let written = content.render().and_then(|text| match text {
+                Some(text) => file::write_if_changed(path, &text, Mode(0o600), false).map(drop),
+                None => Ok(()),
+            });
+            pending = written.is_err();
+            report(C::WHAT, &mut trouble, written.err());
+        }
+        if over {
+            return;
+        }
+    }
+}
+
+/// Says it once when writing fails, and once when it works again.
+fn report(what: &str, trouble: &mut Repeat, failure: Option<Error>) {
+    let now = clock::now();
+    match failure {
+        Some(e) => {
+            if trouble.failed(&e.to_string(), now).is_some() {
+                log::error!(target: "cni-agent", "{what} is not on disk; trying again: {e}");
+            }
+        }
+        None => {
+            if let Some(past) = trouble.worked(now) {
+                log::warn!(target: "cni-agent", tries = past.times; "{what} is on disk again");
+            }
+        }
+    }
+}
