@@ -8,7 +8,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::rules::host::probe_set;
 use crate::sys::ffi;
-use crate::sys::netlink::attributes::{Attributes, HEADER_SIZE, family_number, header, put};
+use crate::sys::netlink::attributes::{Attributes, HEADER_SIZE, NESTED, family_number, header, put};
 use crate::sys::netlink::{self, Family, RawMessage};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::collections::BTreeMap;
@@ -45,8 +45,7 @@ const CREATE_FLAGS: u16 = 8;
 const FLAG_WITH_COMMENT: u32 = 1 << 4;
 const ADDRESS_V4: u16 = 1;
 const ADDRESS_V6: u16 = 2;
-/// A type's flags (`linux/netlink.h`).
-const NESTED: u16 = 1 << 15;
+/// Flag of a type (`linux/netlink.h`).
 const NET_BYTE_ORDER: u16 = 1 << 14;
 /// Longest comment the kernel takes, bytes (`IPSET_MAX_COMMENT_SIZE`).
 const MAX_COMMENT: usize = 255;

@@ -22,6 +22,9 @@ pub fn family_number(family: Family) -> u8 {
     }
 }
 
+/// Flag of the type of an attribute that holds others (`NLA_F_NESTED`).
+pub const NESTED: u16 = 1 << 15;
+
 /// Length and type of an attribute.
 pub const ATTRIBUTE_HEADER: usize = 4;
 
@@ -32,6 +35,11 @@ pub fn put(buf: &mut Vec<u8>, kind: u16, value: &[u8]) {
     buf.extend_from_slice(&kind.to_ne_bytes());
     buf.extend_from_slice(value);
     buf.resize(buf.len().next_multiple_of(4), 0);
+}
+
+/// Appends an attribute that is a text, with the zero that ends it.
+pub fn put_text(buf: &mut Vec<u8>, kind: u16, text: &str) {
+    put(buf, kind, &[text.as_bytes(), b"\0"].concat());
 }
 
 /// Attributes of one level, in order.
