@@ -75,16 +75,13 @@ impl Config {
     /// Reads every option: flag before variable before default.
     pub fn read(flags: &Flags, variables: &Variables) -> Result<(Self, Vec<Remark>)> {
         let mut config = Config::blank();
-        let mut remarks = option::fill(table::TABLE, flags, variables, &mut config)?;
+        let remarks = option::fill(table::TABLE, flags, variables, &mut config)?;
         if config.owned && !(config.chained && config.ambient_enabled) {
             return Err(Error::of(
                 Kind::Usage,
                 "--istio-owned-cni-config needs --chained-cni-plugin and --ambient-enabled: only an ambient agent \
                  keeps a chain of its own",
             ));
-        }
-        if config.native_nftables {
-            remarks.push((log::Level::Warn, "--native-nftables is not supported yet: iptables is used".to_owned()));
         }
         Ok((config, remarks))
     }
@@ -191,6 +188,7 @@ impl Config {
             probe_v4: self.probe_v4,
             probe_v6: self.probe_v6,
             force_backend: self.force_backend.clone(),
+            native_nftables: self.native_nftables,
             switch_to_host_ns: self.switch_to_host_ns,
             verify_interval: self.verify_interval,
             reconcile_on_startup: self.reconcile_on_startup,

@@ -57,6 +57,8 @@ pub struct Options {
     pub probe_v6: Ipv6Addr,
     /// `FORCE_IPTABLES_BINARY`: `legacy` or `nft`.
     pub force_backend: Option<String>,
+    /// `--native-nftables`.
+    pub native_nftables: bool,
     /// `ALLOW_SWITCH_TO_HOST_NS`: this process is not in the host's network namespace; that one is
     /// `<host-root>/proc/1/ns/net`.
     pub switch_to_host_ns: bool,

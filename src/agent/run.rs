@@ -195,11 +195,12 @@ impl Agent {
             force_variant: force_variant.context("FORCE_IPTABLES_BINARY")?,
             lock_dir: options.run_dir.join("xtables"),
             program_dir: None,
+            native_nftables: options.native_nftables,
         };
         let host_rules = rules::host::Settings { probe_v4: options.probe_v4, probe_v6: options.probe_v6 };
         let ambient = options.policy.ambient_enabled;
         let host_side = ambient.then(|| host.try_clone()).transpose()?;
-        let host_side = host_side.map(|netns| Host::new(netns, host_rules, options.ipv6));
+        let host_side = host_side.map(|netns| Host::new(netns, host_rules, options.ipv6, options.native_nftables));
         let workspace = Arc::new(Workspace::new(inpod, host, host_side, options.host_root.clone(), memory));
         let config = Config {
             policy: options.policy.clone(),

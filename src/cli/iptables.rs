@@ -9,6 +9,7 @@ use crate::dataplane::validation;
 use crate::error::{Context, Error, Kind, Result};
 use crate::pod::redirection::Redirection;
 use crate::rules::diff::Leftovers;
+use crate::rules::nftables::{tables, text::script};
 use crate::rules::render::restore;
 use crate::rules::sidecar::{self, Dns, Settings};
 use crate::sys::file;
@@ -68,6 +69,9 @@ pub fn program(options: &Options) -> Result<String> {
     let ipv6 = redirection(options, settings.clone()).ipv6(&netns.enter(netlink::addresses)??);
     let program = sidecar::program(&settings, ipv6);
     if options.dry_run && !options.cleanup_only {
+        if options.native_nftables {
+            return Ok(script(&tables(program.purpose, &program.rules)));
+        }
         return Ok(rules(&settings, ipv6));
     }
     let engine = engine(options, &netns)?;
@@ -152,8 +156,8 @@ fn engine(options: &Options, netns: &Netns) -> Result<Engine> {
     let usable = |dir: &PathBuf| file::create_dir_all(dir, file::Mode(0o711)).is_ok();
     let lock_dir =
         lock_dir.into_iter().find(usable).context("no directory for lock files can be made in /run or /dev/shm")?;
-    let options = engine::Options { force_variant: options.force_variant, lock_dir, program_dir: None };
-    Engine::detect(options, netns)
+    let Options { force_variant, native_nftables, .. } = *options;
+    Engine::detect(engine::Options { force_variant, lock_dir, program_dir: None, native_nftables }, netns)
 }
 
 /// The settings, with users, groups and resolvers looked up.

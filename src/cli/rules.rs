@@ -11,13 +11,14 @@ use crate::pod::object::Objects;
 use crate::pod::overrides;
 use crate::pod::redirection;
 use crate::pod::types::StringMap;
-use crate::rules::{host, inpod, render, ruleset::RuleSet, sidecar};
+use crate::rules::program::Purpose;
+use crate::rules::{host, inpod, nftables, render, ruleset::RuleSet, sidecar};
 use crate::sys::netlink::Family;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-const ABOUT: &str = "Prints the exact input of iptables-restore that would be loaded for a pod, or for the host with \
-                     --host, and touches nothing. POD_FILE is JSON or YAML and may hold the pod's Namespace too. \
+const ABOUT: &str = "Prints the exact input of iptables-restore (or nft -f) that would be loaded for a pod, or for the \
+                     host with --host, and touches nothing. POD_FILE is JSON or YAML and may hold the pod's Namespace too. \
                      The other options mean what they mean to the agent. Exit code 1, with the reason, when no \
                      rules apply.";
 
@@ -141,7 +142,7 @@ impl Rules {
             return Err(Error::new("no rules apply to the host: ambient mode is off (--ambient-enabled)"));
         }
         let settings = self.config.host_rules();
-        self.answer(&[], self.ipv6(), |family| host::rules(&settings, family))
+        self.answer(Purpose::Host, &[], self.ipv6(), |family| host::rules(&settings, family))
     }
 
     /// The text for the one pod among `objects`.
@@ -156,12 +157,14 @@ impl Rules {
             Action::None => Err(Error::new(format_args!("no rules apply: {}", decision.reason))),
             Action::Sidecar => redirection::of(pod).and_then(|wanted| {
                 let ipv6 = if wanted.ipv6(&pod.ips) { Ok(()) } else { Err("the pod is not reached by IPv6") };
-                self.answer(&wanted.warnings, ipv6, |family| sidecar::rules(&wanted.settings, family))
+                self.answer(Purpose::Sidecar, &wanted.warnings, ipv6, |family| sidecar::rules(&wanted.settings, family))
             }),
             Action::Ambient => {
                 let overrides = overrides::parse(&pod.annotations);
                 let settings = self.config.pod_rules(&overrides);
-                self.answer(&overrides.warnings, self.ipv6(), |family| inpod::rules(&settings, family))
+                self.answer(Purpose::Ambient, &overrides.warnings, self.ipv6(), |family| {
+                    inpod::rules(&settings, family)
+                })
             }
         }
         .with_context(|| format!("pod {}", pod.name))
@@ -174,28 +177,34 @@ impl Rules {
 
     fn answer(
         &self,
+        purpose: Purpose,
         more_warnings: &[String],
         ipv6: std::result::Result<(), &str>,
         rules: impl Fn(Family) -> RuleSet,
     ) -> Result<Answer> {
-        if self.backend == Backend::Nftables {
-            return Err(Error::new("the nftables backend is not supported yet"));
-        }
         let warnings = [&self.warnings, more_warnings].concat();
-        let text = match (self.family, ipv6) {
+        let families = match (self.family, ipv6) {
             (Some(Family::V6), Err(reason)) => {
                 return Err(Error::new(format_args!("no IPv6 rules apply: {reason}")));
             }
-            (Some(family), _) => render::restore(&rules(family)),
-            (None, Err(_)) => format!("# ipv4\n{}", render::restore(&rules(Family::V4))),
-            (None, Ok(())) => format!(
-                "# ipv4\n{}# ipv6\n{}",
-                render::restore(&rules(Family::V4)),
-                render::restore(&rules(Family::V6))
-            ),
+            (Some(family), _) => vec![family],
+            (None, Err(_)) => vec![Family::V4],
+            (None, Ok(())) => vec![Family::V4, Family::V6],
+        };
+        let sets: Vec<RuleSet> = families.into_iter().map(rules).collect();
+        let text = match (self.backend, self.family) {
+            (Backend::Nftables, _) => nftables::text::script(&nftables::tables(purpose, &sets)),
+            (Backend::Iptables, Some(_)) => sets.iter().map(render::restore).collect(),
+            (Backend::Iptables, None) => sets.iter().map(named).collect(),
         };
         Ok(Answer { text, warnings })
     }
+}
+
+/// The input of one family, after a line that says which.
+fn named(set: &RuleSet) -> String {
+    let family = if set.family == Family::V4 { "ipv4" } else { "ipv6" };
+    format!("# {family}\n{}", render::restore(set))
 }
 
 /// What is printed.

@@ -82,9 +82,6 @@ impl Options {
         if options.capture_all_dns && !options.redirect_dns {
             remarks.push((log::Level::Warn, "--capture-all-dns has no effect without --redirect-dns".to_owned()));
         }
-        if options.native_nftables {
-            remarks.push((log::Level::Warn, "--native-nftables is not supported yet: iptables is used".to_owned()));
-        }
         Ok((options, remarks))
     }
 

@@ -1,76 +1,113 @@
-//! Finds the iptables that works here: tested in namespaces that are thrown away, not guessed from the kernel's version
-//! or from which modules are loaded.
+//! Finds what works here: tested in namespaces that are thrown away, not guessed from the kernel's version or from which
+//! modules are loaded.
 
 use super::look::Kernel;
+use super::own;
 use super::xtables::{Programs, Variant};
 use crate::error::{Error, Kind, Result};
+use crate::rules::host;
 use crate::rules::inpod::{Settings, rules};
+use crate::rules::nftables::tables;
+use crate::rules::program::Purpose;
 use crate::rules::render::restore;
+use crate::rules::ruleset::RuleSet;
 use crate::sys::exec;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-/// What works here.
+/// The iptables programs that work here. They are looked for when first asked for: who writes nf_tables of our own
+/// needs none, unless there are rules of an earlier backend to take out.
 #[derive(Debug)]
 pub struct Firewall {
-    /// The variant new rules go to.
-    pub chosen: Variant,
+    program_dir: Option<PathBuf>,
+    lock: PathBuf,
+    found: OnceLock<Found>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
     usable: BTreeMap<Variant, Programs>,
+    /// What was not usable, and why.
+    tried: Vec<String>,
 }
 
 impl Firewall {
+    /// `program_dir` as in the options; `lock` is the path of lock files for trials.
+    pub fn new(program_dir: Option<PathBuf>, lock: PathBuf) -> Self {
+        Firewall { program_dir, lock, found: OnceLock::new() }
+    }
+
     /// The programs of a variant, if they work here.
     pub fn programs(&self, variant: Variant) -> Result<&Programs> {
-        self.usable.get(&variant).ok_or_else(|| {
+        self.found().usable.get(&variant).ok_or_else(|| {
             Error::of(Kind::NotFound, format_args!("no iptables-{variant} that works is installed, but it is needed"))
         })
     }
+
+    fn found(&self) -> &Found {
+        self.found.get_or_init(|| {
+            let Found { mut usable, mut tried } = Found::default();
+            for names in Programs::NAMES {
+                let found = Programs::find(names, self.program_dir.as_deref()).and_then(|programs| {
+                    if usable.contains_key(&programs.variant) {
+                        Ok(None)
+                    } else {
+                        probe(programs, &self.lock).map(Some)
+                    }
+                });
+                match found {
+                    Ok(Some(programs)) => drop(usable.insert(programs.variant, programs)),
+                    Ok(None) => {}
+                    Err(e) => tried.push(format!("{}: {e}", names.0)),
+                }
+            }
+            Found { usable, tried }
+        })
+    }
+
+    /// Chooses a variant that works: the one that is forced, else the one in use in the host's namespace (legacy
+    /// first, as Istio does), else nft.
+    pub fn choose(&self, kernel: Kernel, host: &Netns, force: Option<Variant>) -> Result<Variant> {
+        let Found { usable, tried } = self.found();
+        let wanted = match force {
+            Some(variant) => vec![variant],
+            None => preference(kernel, host),
+        };
+        let Some(chosen) = wanted.iter().copied().find(|variant| usable.contains_key(variant)) else {
+            let forced =
+                force.map_or(String::new(), |variant| format!(" of variant {variant} (FORCE_IPTABLES_BINARY)"));
+            return Err(Error::of(
+                Kind::NotFound,
+                format_args!(
+                    "no iptables{forced} that works here ({}); install iptables 1.8.6 or later, or load the kernel's \
+                     nf_tables or ip_tables modules",
+                    tried.join("; ")
+                ),
+            ));
+        };
+        for problem in tried {
+            log::debug!(target: "cni-agent", "not usable: {problem}");
+        }
+        log::info!(target: "cni-agent", variant:% = chosen; "chose the iptables that works here");
+        Ok(chosen)
+    }
 }
 
-/// Looks for programs that work, and chooses among them: the variant that is forced, else the one in use in the host's
-/// namespace (legacy first, as Istio does), else nft.
-pub fn detect(
-    kernel: Kernel,
-    host: &Netns,
-    force: Option<Variant>,
-    program_dir: Option<&Path>,
-    lock: &Path,
-) -> Result<Firewall> {
-    let mut usable = BTreeMap::new();
-    let mut tried = Vec::new();
-    for names in Programs::NAMES {
-        let found = Programs::find(names, program_dir).and_then(|programs| {
-            if usable.contains_key(&programs.variant) { Ok(None) } else { probe(programs, lock).map(Some) }
-        });
-        match found {
-            Ok(Some(programs)) => drop(usable.insert(programs.variant, programs)),
-            Ok(None) => {}
-            Err(e) => tried.push(format!("{}: {e}", names.0)),
-        }
+/// Whether this kernel takes tables of our own, as pods and the host get them; tried in a namespace that is thrown away.
+pub fn takes_own_tables(kernel: Kernel) -> Result<()> {
+    if !kernel.has_nft() {
+        return Err(Error::of(Kind::Unsupported, "the kernel has no nf_tables"));
     }
-    let wanted = match force {
-        Some(variant) => vec![variant],
-        None => preference(kernel, host),
-    };
-    let Some(chosen) = wanted.iter().copied().find(|variant| usable.contains_key(variant)) else {
-        let forced = force.map_or(String::new(), |variant| format!(" of variant {variant} (FORCE_IPTABLES_BINARY)"));
-        return Err(Error::of(
-            Kind::NotFound,
-            format_args!(
-                "no iptables{forced} that works here ({}); install iptables 1.8.6 or later, or load the kernel's \
-                 nf_tables or ip_tables modules",
-                tried.join("; ")
-            ),
-        ));
-    };
-    for problem in &tried {
-        log::debug!(target: "cni-agent", "not usable: {problem}");
-    }
-    log::info!(target: "cni-agent", variant:% = chosen; "chose the iptables that works here");
-    Ok(Firewall { chosen, usable })
+    let families = [Family::V4, Family::V6];
+    let pod = families.map(|family| rules(&trial(), family));
+    let host = host::Settings { probe_v4: Ipv4Addr::LOCALHOST, probe_v6: Ipv6Addr::LOCALHOST };
+    let host = families.map(|family| host::rules(&host, family));
+    let write = |purpose, rules: &[RuleSet]| Netns::scratch()?.enter(|| own::write(&tables(purpose, rules)))?;
+    write(Purpose::Ambient, &pod).and_then(|()| write(Purpose::Host, &host))
 }
 
 /// The order in which variants are taken.
@@ -91,14 +128,7 @@ fn preference(kernel: Kernel, host: &Netns) -> Vec<Variant> {
 
 /// Puts rules as pods get them into a namespace that is thrown away.
 fn probe(programs: Programs, lock: &Path) -> Result<Programs> {
-    let settings = Settings {
-        dns_capture: false,
-        ingress_mode: false,
-        reroute_interfaces: vec![],
-        ipv6: true,
-        probe_v4: Ipv4Addr::LOCALHOST,
-        probe_v6: Ipv6Addr::LOCALHOST,
-    };
+    let settings = trial();
     let try_family = |family| -> Result<()> {
         let command = programs.restore(family, restore(&rules(&settings, family)), lock)?;
         Netns::scratch()?.enter(|| exec::run(&command))?.map(|_| ())
@@ -107,5 +137,16 @@ fn probe(programs: Programs, lock: &Path) -> Result<Programs> {
     match try_family(Family::V6) {
         Ok(()) => Ok(programs),
         Err(e) => Ok(programs.without_ipv6(&e)),
+    }
+}
+
+fn trial() -> Settings {
+    Settings {
+        dns_capture: false,
+        ingress_mode: false,
+        reroute_interfaces: vec![],
+        ipv6: true,
+        probe_v4: Ipv4Addr::LOCALHOST,
+        probe_v6: Ipv6Addr::LOCALHOST,
     }
 }

@@ -1,13 +1,15 @@
 //! The one mechanism by which every [`Program`] is applied, checked and removed: look at what the kernel holds, write
 //! only what differs, look again.
 
-use super::detect::{Firewall, detect};
+use super::detect::{Firewall, takes_own_tables};
 use super::look::{Kernel, Scope};
+use super::own::{self, Own};
 use super::probe_set;
 use super::visit::{Ipv6, Visit, Wanted};
 use super::xtables::{Variant, lock_file};
 use crate::error::{Context, Error, Result};
 use crate::rules::diff::{Expected, Leftovers};
+use crate::rules::nftables;
 use crate::rules::program::{Program, Purpose};
 use crate::rules::render::restore;
 use crate::rules::ruleset::RuleSet;
@@ -28,6 +30,17 @@ pub struct Options {
     pub lock_dir: PathBuf,
     /// Where the iptables programs are looked for; `None`: in the system's own directories.
     pub program_dir: Option<PathBuf>,
+    /// Write tables of nf_tables of our own, where the kernel can, instead of running iptables.
+    pub native_nftables: bool,
+}
+
+/// Where new rules go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// Where this iptables keeps its rules.
+    Iptables(Variant),
+    /// Into tables of nf_tables of our own; no program is run.
+    Nftables,
 }
 
 /// What [`Engine::apply`] found and did.
@@ -39,38 +52,61 @@ pub enum Applied {
     Written,
 }
 
-/// What a kernel that holds a program looks like, by family; IPv6 only where it works.
-type Reference = Arc<BTreeMap<Family, Expected>>;
+/// What a kernel that holds a program looks like.
+#[derive(Debug, Default)]
+pub struct Reference {
+    /// What iptables keeps, by family; IPv6 only where it works.
+    pub families: BTreeMap<Family, Expected>,
+    /// Tables of our own.
+    pub own: Own,
+}
 
 /// Detection is done once, references are cached per program.
 #[derive(Debug)]
 pub struct Engine {
     kernel: Kernel,
     firewall: Firewall,
+    backend: Backend,
     lock_dir: PathBuf,
-    references: Mutex<HashMap<Program, Reference>>,
+    references: Mutex<HashMap<Program, Arc<Reference>>>,
 }
 
 impl Engine {
-    /// Finds the iptables that works here (tested in a throwaway namespace, not guessed). `host` is the host's
-    /// namespace, which is only read.
+    /// Finds what works here (tested in a throwaway namespace, not guessed). `host` is the host's namespace, which is
+    /// only read.
     pub fn detect(options: Options, host: &Netns) -> Result<Self> {
-        let Options { force_variant, lock_dir, program_dir } = options;
+        let Options { force_variant, lock_dir, program_dir, native_nftables } = options;
         // Programs that run as another user pass through it.
         file::create_dir_all(&lock_dir, file::Mode(0o711))?;
         let kernel = Kernel::probe()?;
-        let firewall = detect(kernel, host, force_variant, program_dir.as_deref(), &lock_dir.join("detect"))?;
-        Ok(Engine { kernel, firewall, lock_dir, references: Mutex::default() })
+        let firewall = Firewall::new(program_dir, lock_dir.join("detect"));
+        let native = native_nftables
+            && takes_own_tables(kernel)
+                .map_err(|e| {
+                    log::warn!(target: "cni-agent",
+                "native nf_tables is asked for (--native-nftables) and cannot be had; iptables is used: {e}");
+                })
+                .is_ok();
+        let backend = if native {
+            log::info!(target: "cni-agent", "rules are written into nf_tables natively");
+            Backend::Nftables
+        } else {
+            Backend::Iptables(firewall.choose(kernel, host, force_variant)?)
+        };
+        Ok(Engine { kernel, firewall, backend, lock_dir, references: Mutex::default() })
     }
 
-    /// The iptables variant that was chosen.
-    pub fn variant(&self) -> Variant {
-        self.firewall.chosen
+    /// Where new rules go.
+    pub fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// Whether IPv6 can be programmed; the error says why not.
     pub fn ipv6(&self) -> Result<()> {
-        self.firewall.programs(self.firewall.chosen)?.ipv6()
+        match self.backend {
+            Backend::Iptables(variant) => self.firewall.programs(variant)?.ipv6(),
+            Backend::Nftables => Ok(()),
+        }
     }
 
     /// Whether this kernel takes the program: tried in a namespace that is thrown away.
@@ -134,19 +170,26 @@ impl Engine {
         let reference = self.reference(program)?;
         let visit = self.visitor(netns, program, Scope::of(program.purpose), leftovers)?;
         netns.enter(|| {
-            let mut wanted: Wanted<'_> = reference.iter().map(|(family, expected)| (*family, expected)).collect();
-            if Ipv6::here()? != Ipv6::On {
-                wanted.remove(&Family::V6);
-            } else if program.programs(Family::V6) {
-                // Nothing must be half protected.
-                let remedy = match program.purpose {
-                    Purpose::Ambient => ", or set --ambient-ipv6=false",
-                    Purpose::Sidecar | Purpose::Host => "",
-                };
-                self.ipv6().with_context(|| {
-                    format!("there is IPv6: give this node ip6tables with the kernel modules it needs{remedy}")
-                })?;
+            if Ipv6::here()? == Ipv6::On {
+                if program.programs(Family::V6) {
+                    // Nothing must be half protected.
+                    let remedy = match program.purpose {
+                        Purpose::Ambient => ", or set --ambient-ipv6=false",
+                        Purpose::Sidecar | Purpose::Host => "",
+                    };
+                    self.ipv6().with_context(|| {
+                        format!("there is IPv6: give this node ip6tables with the kernel modules it needs{remedy}")
+                    })?;
+                }
+                return work(&visit, &Wanted::of(&reference));
             }
+            // Tables of our own are of both families.
+            let reference = match self.backend {
+                Backend::Iptables(_) => reference,
+                Backend::Nftables => self.reference(&program.clone().without(Family::V6))?,
+            };
+            let mut wanted = Wanted::of(&reference);
+            wanted.families.remove(&Family::V6);
             work(&visit, &wanted)
         })?
     }
@@ -170,11 +213,12 @@ impl Engine {
                 Some(Join { user_ns: Arc::new(user_ns), netns: Arc::new(netns.try_clone()?) })
             }
         };
-        Ok(Visit { firewall: &self.firewall, kernel: self.kernel, program, scope, leftovers, lock, join })
+        let (firewall, backend, kernel) = (&self.firewall, self.backend, self.kernel);
+        Ok(Visit { firewall, backend, kernel, program, scope, leftovers, lock, join })
     }
 
     /// What the kernel should show: loaded once into a namespace that is thrown away.
-    fn reference(&self, program: &Program) -> Result<Reference> {
+    fn reference(&self, program: &Program) -> Result<Arc<Reference>> {
         /// Settings differ by few switches, but interface names and ranges come from pods.
         const MOST: usize = 64;
         if let Some(known) = self.references().get(program) {
@@ -189,13 +233,29 @@ impl Engine {
         Ok(made)
     }
 
-    fn references(&self) -> MutexGuard<'_, HashMap<Program, Reference>> {
+    fn references(&self) -> MutexGuard<'_, HashMap<Program, Arc<Reference>>> {
         self.references.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make_reference(&self, program: &Program) -> Result<BTreeMap<Family, Expected>> {
-        let programs = self.firewall.programs(self.firewall.chosen)?;
+    fn make_reference(&self, program: &Program) -> Result<Reference> {
         let scratch = Netns::scratch()?;
+        match self.backend {
+            Backend::Iptables(variant) => self.loaded_by_iptables(program, variant, &scratch),
+            Backend::Nftables => {
+                let tables = nftables::tables(program.purpose, &program.rules);
+                let look = scratch.enter(|| {
+                    own::write(&tables)?;
+                    self.kernel.look(Scope::Everything, program.purpose)
+                })??;
+                let nothing = |set: &RuleSet| (set.family, Expected::nothing(set.family));
+                let own = Own::new(tables, look.own().clone())?;
+                Ok(Reference { families: program.rules.iter().map(nothing).collect(), own })
+            }
+        }
+    }
+
+    fn loaded_by_iptables(&self, program: &Program, variant: Variant, scratch: &Netns) -> Result<Reference> {
+        let programs = self.firewall.programs(variant)?;
         let lock = self.lock_dir.join(scratch.id().ino.to_string());
         let usable = |set: &&RuleSet| set.family == Family::V4 || programs.ipv6().is_ok();
         let sets: Vec<&RuleSet> = program.rules.iter().filter(|set| !set.tables.is_empty()).filter(usable).collect();
@@ -208,15 +268,15 @@ impl Engine {
             for result in exec::run_all(&commands) {
                 result?;
             }
-            self.kernel.look(Scope::Everything)
+            self.kernel.look(Scope::Everything, program.purpose)
         })??;
-        let mut reference = BTreeMap::new();
+        let mut reference = Reference::default();
         for set in &program.rules {
             if set.tables.is_empty() {
-                reference.insert(set.family, Expected::nothing(set.family));
+                reference.families.insert(set.family, Expected::nothing(set.family));
             } else if sets.contains(&set) {
-                let view = look.view(self.firewall.chosen, set.family).clone();
-                reference.insert(set.family, Expected::new(set.clone(), view)?);
+                let view = look.view(variant, set.family).clone();
+                reference.families.insert(set.family, Expected::new(set.clone(), view)?);
             }
         }
         Ok(reference)

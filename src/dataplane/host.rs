@@ -3,14 +3,16 @@
 //!
 //! Others change the host's packet filter too, and a firewall that is reloaded throws everything away: [`Host::ensure`]
 //! puts back what is missing, as often as it is called. What should be in the sets is remembered here; entries of the
-//! kernel that are not remembered are only removed by [`Host::prune`].
+//! kernel that are not remembered are only removed by [`Host::prune`]. When the backend has changed, the sets of the
+//! earlier one are taken over, so that no probe fails before the pods have been entered anew.
 
-use super::engine::Engine;
+use super::engine::{Backend, Engine};
 use super::probe_set;
+use super::sets::Sets;
 use super::visit::Ipv6;
-use crate::error::{Context, Result};
+use crate::error::{Context, Kind, Result};
 use crate::rules::diff::Leftovers;
-use crate::rules::host::{Settings, probe_set as set_name, program};
+use crate::rules::host::{Settings, program};
 use crate::rules::program::Program;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
@@ -25,47 +27,60 @@ pub struct Host {
     netns: Netns,
     settings: Settings,
     ipv6: bool,
+    /// The sets are in nf_tables: what is hoped for, until an engine says.
+    native: AtomicBool,
     /// It has been said that IPv6 is wanted and cannot be had.
     said: AtomicBool,
     /// What should be in the sets: the pod's uid by address.
     entries: Mutex<BTreeMap<IpAddr, String>>,
 }
 
-/// A family as far as the host's side of it goes.
-struct Part {
-    family: Family,
-    program: Program,
+/// What is programmed.
+struct Parts {
+    families: Vec<Family>,
+    /// One for each family, or one for both.
+    programs: Vec<Program>,
 }
 
 impl Host {
-    /// Of the host whose namespace is `netns`. Does nothing yet.
-    pub fn new(netns: Netns, settings: Settings, ipv6: bool) -> Self {
-        Host { netns, settings, ipv6, said: AtomicBool::new(false), entries: Mutex::default() }
+    /// Of the host whose namespace is `netns`. `native`: as the engine is going to be told. Does nothing yet.
+    pub fn new(netns: Netns, settings: Settings, ipv6: bool, native: bool) -> Self {
+        let (native, said) = (AtomicBool::new(native), AtomicBool::new(false));
+        Host { netns, settings, ipv6, native, said, entries: Mutex::default() }
     }
 
     /// Makes the sets with their entries and puts the rule first in POSTROUTING, where that is not so already. Returns
     /// what was not as it should be, one clause each.
     pub fn ensure(&self, engine: &Engine) -> Result<Vec<String>> {
+        let sets = self.choose(engine);
         let parts = self.parts(engine)?;
         let mut differences = self.missing_entries(&parts)?;
-        self.netns.enter(|| parts.iter().try_for_each(|part| probe_set::create(part.family)))??;
+        self.netns.enter(|| {
+            let take = |family: &Family| sets.create(*family).and_then(|()| take_over(sets, *family));
+            parts.families.iter().try_for_each(take)
+        })??;
         self.put_missing(&parts)?;
-        for part in &parts {
-            let wrong = engine.check(&self.netns, &part.program, Leftovers::Remove)?;
+        for program in &parts.programs {
+            let wrong = engine.check(&self.netns, program, Leftovers::Remove)?;
             if !wrong.is_empty() {
-                engine.apply(&self.netns, &part.program, Leftovers::Remove).context("rules of the host")?;
+                engine.apply(&self.netns, program, Leftovers::Remove).context("rules of the host")?;
             }
             differences.extend(wrong);
+        }
+        if sets == Sets::Nftables {
+            // No rule refers to them any more.
+            differences.extend(self.netns.enter(|| destroy_ipsets(&parts.families))??);
         }
         Ok(differences)
     }
 
     /// What is not as it should be, one clause each. Starts no process.
     pub fn check(&self, engine: &Engine) -> Result<Vec<String>> {
+        self.choose(engine);
         let parts = self.parts(engine)?;
         let mut differences = self.missing_entries(&parts)?;
-        for part in &parts {
-            differences.extend(engine.check(&self.netns, &part.program, Leftovers::Remove)?);
+        for program in &parts.programs {
+            differences.extend(engine.check(&self.netns, program, Leftovers::Remove)?);
         }
         Ok(differences)
     }
@@ -77,8 +92,8 @@ impl Host {
         self.netns.enter(|| {
             for address in mine.into_iter().filter(|address| self.is_programmed(Family::of(*address))) {
                 // Somebody may have destroyed it.
-                probe_set::create(Family::of(address))?;
-                probe_set::add(address, uid)?;
+                self.sets().create(Family::of(address))?;
+                self.sets().add(address, uid)?;
             }
             Ok(())
         })?
@@ -88,7 +103,7 @@ impl Host {
     pub fn remove(&self, uid: &str, addresses: &[IpAddr]) -> Result<()> {
         let mine: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
         self.entries().retain(|address, owner| owner != uid || !mine.contains(address));
-        self.netns.enter(|| mine.into_iter().try_for_each(|address| probe_set::remove(address, uid).map(drop)))?
+        self.netns.enter(|| mine.into_iter().try_for_each(|address| self.sets().remove(address, uid).map(drop)))?
     }
 
     /// Removes every entry that was not added here. Only for a caller that has added all that should be there: with a
@@ -97,9 +112,9 @@ impl Host {
         self.netns.enter(|| {
             let mut pruned = Vec::new();
             for family in [Family::V4, Family::V6] {
-                for (address, uid) in probe_set::entries(family)? {
-                    if !self.entries().contains_key(&address) && probe_set::remove(address, &uid)? {
-                        pruned.push(format!("{address} was in ipset {} for pod {uid}", set_name(family)));
+                for (address, uid) in self.sets().entries(family)? {
+                    if !self.entries().contains_key(&address) && self.sets().remove(address, &uid)? {
+                        pruned.push(format!("{address} was in {} for pod {uid}", self.sets().name(family)));
                     }
                 }
             }
@@ -110,8 +125,8 @@ impl Host {
     /// What the sets hold: the pod's uid by address.
     pub fn in_kernel(&self) -> Result<BTreeMap<IpAddr, String>> {
         self.netns.enter(|| {
-            let mut all = probe_set::entries(Family::V4)?;
-            all.extend(probe_set::entries(Family::V6)?);
+            let mut all = self.sets().entries(Family::V4)?;
+            all.extend(self.sets().entries(Family::V6)?);
             Ok(all)
         })?
     }
@@ -121,21 +136,35 @@ impl Host {
         let all = program(&self.settings, true);
         let removed = engine.remove(&self.netns, &all).context("take our rules out of the host's network namespace");
         self.entries().clear();
-        let destroyed = self
-            .netns
-            .enter(|| [Family::V4, Family::V6].into_iter().try_for_each(|family| probe_set::destroy(family).map(drop)));
+        let destroyed = self.netns.enter(|| destroy_ipsets(&[Family::V4, Family::V6]).map(drop));
         removed.and(destroyed?)
     }
 
-    /// The families that are programmed.
-    fn parts(&self, engine: &Engine) -> Result<Vec<Part>> {
+    /// Keeps the sets where the engine puts its rules.
+    fn choose(&self, engine: &Engine) -> Sets {
+        self.native.store(engine.backend() == Backend::Nftables, Ordering::Relaxed);
+        self.sets()
+    }
+
+    fn sets(&self) -> Sets {
+        if self.native.load(Ordering::Relaxed) { Sets::Nftables } else { Sets::Ipset }
+    }
+
+    /// What is programmed, in the families that are.
+    fn parts(&self, engine: &Engine) -> Result<Parts> {
         let all = program(&self.settings, self.ipv6);
-        let v4 = Part { family: Family::V4, program: all.clone().without(Family::V6) };
-        let mut parts = vec![v4];
+        let (v4, v6) = (all.clone().without(Family::V6), all.clone().without(Family::V4));
+        let mut parts = Parts { families: vec![Family::V4], programs: vec![v4] };
         if self.ipv6 && self.netns.enter(Ipv6::here)?? == Ipv6::On {
-            let v6 = Part { family: Family::V6, program: all.without(Family::V4) };
-            match engine.ipv6().and_then(|()| engine.supports(&v6.program)) {
-                Ok(()) => parts.push(v6),
+            match engine.ipv6().and_then(|()| engine.supports(&v6)) {
+                Ok(()) => {
+                    parts.families.push(Family::V6);
+                    match self.sets() {
+                        Sets::Ipset => parts.programs.push(v6),
+                        // The table is of both families.
+                        Sets::Nftables => parts.programs = vec![all],
+                    }
+                }
                 Err(e) if !self.said.swap(true, Ordering::Relaxed) => {
                     log::warn!(target: "cni-agent",
                         "IPv6 is on, but this node cannot do it on the host's side; only IPv4 probes of pods get through: {e}");
@@ -151,37 +180,37 @@ impl Host {
         family == Family::V4 || self.ipv6 && !self.said.load(Ordering::Relaxed) && matches!(Ipv6::here(), Ok(Ipv6::On))
     }
 
-    fn missing_entries(&self, parts: &[Part]) -> Result<Vec<String>> {
+    fn missing_entries(&self, parts: &Parts) -> Result<Vec<String>> {
         let missing = self.netns.enter(|| self.missing(parts))??;
-        let clause =
-            |(address, uid)| format!("{address} of pod {uid} is not in ipset {}", set_name(Family::of(address)));
+        let name = |address| self.sets().name(Family::of(address));
+        let clause = |(address, uid)| format!("{address} of pod {uid} is not in {}", name(address));
         Ok(missing.into_iter().map(clause).collect())
     }
 
     /// In the calling thread's namespace.
-    fn missing(&self, parts: &[Part]) -> Result<Vec<(IpAddr, String)>> {
+    fn missing(&self, parts: &Parts) -> Result<Vec<(IpAddr, String)>> {
         let mut missing = Vec::new();
-        for part in parts {
-            let there = probe_set::entries(part.family)?;
+        for &family in &parts.families {
+            let there = self.sets().entries(family)?;
             let wanted = self.entries();
             let lacks = |(address, uid): &(&IpAddr, &String)| {
-                Family::of(**address) == part.family && there.get(*address) != Some(*uid)
+                Family::of(**address) == family && there.get(*address) != Some(*uid)
             };
             missing.extend(wanted.iter().filter(lacks).map(|(address, uid)| (*address, uid.clone())));
         }
         Ok(missing)
     }
 
-    fn put_missing(&self, parts: &[Part]) -> Result<()> {
+    fn put_missing(&self, parts: &Parts) -> Result<()> {
         self.netns.enter(|| {
             for (address, uid) in self.missing(parts)? {
-                probe_set::add(address, &uid)?;
+                self.sets().add(address, &uid)?;
                 // It may have been removed, or passed on, since we looked.
                 let owner = self.entries().get(&address).cloned();
                 match owner {
                     Some(owner) if owner == uid => {}
-                    Some(owner) => probe_set::add(address, &owner)?,
-                    None => drop(probe_set::remove(address, &uid)?),
+                    Some(owner) => self.sets().add(address, &owner)?,
+                    None => drop(self.sets().remove(address, &uid)?),
                 }
             }
             Ok(())
@@ -191,4 +220,30 @@ impl Host {
     fn entries(&self) -> MutexGuard<'_, BTreeMap<IpAddr, String>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Enters what is in the set of the other backend, in the calling thread's namespace.
+fn take_over(sets: Sets, family: Family) -> Result<()> {
+    let left = sets.other().left(family)?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let there = sets.entries(family)?;
+    left.iter()
+        .filter(|(address, _)| !there.contains_key(*address))
+        .try_for_each(|(address, uid)| sets.add(*address, uid))
+}
+
+/// Removes the sets of ipset, in the calling thread's namespace; returns what was there.
+fn destroy_ipsets(families: &[Family]) -> Result<Vec<String>> {
+    let mut gone = Vec::new();
+    for &family in families {
+        match probe_set::destroy(family) {
+            Ok(true) => gone.push(format!("{} is a leftover", Sets::Ipset.name(family))),
+            // A kernel without ipset has none.
+            Err(e) if e.kind() != Kind::Unsupported && e.errno() != Some(libc::EINVAL) => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(gone)
 }

@@ -2,7 +2,6 @@
 
 use super::engine::Engine;
 pub use super::engine::{Applied, Options};
-use super::xtables::Variant;
 use crate::error::{Context, Error, Kind, Result};
 use crate::rules::diff::Leftovers;
 use crate::rules::inpod::nothing;
@@ -19,14 +18,9 @@ pub struct InPod {
 }
 
 impl InPod {
-    /// Finds the iptables that works here. `host` is the host's namespace: it is only read, and refused as a pod's.
+    /// Finds what works here. `host` is the host's namespace: it is only read, and refused as a pod's.
     pub fn detect(options: Options, host: &Netns) -> Result<Self> {
         Ok(InPod { host: host.try_clone()?, engine: Arc::new(Engine::detect(options, host)?) })
-    }
-
-    /// The iptables variant that was chosen.
-    pub fn variant(&self) -> Variant {
-        self.engine.variant()
     }
 
     /// The mechanism, for whoever programs something else than pods.

@@ -185,7 +185,7 @@ pub fn decode(family: Family, info: &[u8], entries: &[u8], sets: SetNames<'_>) -
             }
         } else {
             if let Some((hook, name)) = attached.remove(&offset) {
-                let attachment = Attachment { hook, priority: 0, kind: String::new() };
+                let attachment = Attachment { hook, priority: 0, kind: String::new(), accepts: None };
                 chains.push((name.to_owned(), ChainView { attached: Some(attachment), rules: vec![] }));
             }
             let chain = chains.len().checked_sub(1).ok_or_else(|| invalid!("a rule outside of every chain"))?;

@@ -4,6 +4,7 @@
 use super::xtables::Variant;
 use super::{legacy, nft, probe_set};
 use crate::error::{Context, Result};
+use crate::rules::nftables::{self, owned};
 use crate::rules::program::Purpose;
 use crate::rules::view::View;
 use crate::sys::netlink::Family;
@@ -18,6 +19,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Whether it has nf_tables.
+    pub fn has_nft(self) -> bool {
+        self.nft
+    }
+
     /// Asks, in a namespace that is thrown away.
     pub fn probe() -> Result<Self> {
         Ok(Kernel { nft: Netns::scratch()?.enter(nft::is_there)?? })
@@ -32,16 +38,19 @@ impl Kernel {
     }
 
     /// Looks at the calling thread's namespace.
-    pub fn look(self, scope: Scope) -> Result<Look> {
+    pub fn look(self, scope: Scope, purpose: Purpose) -> Result<Look> {
         let mut views = BTreeMap::new();
+        let mut own = View::default();
         if self.nft {
-            let decoded = nft::decode(&nft::dump(scope)?, &probe_set::name_of).context("nf_tables")?;
+            let dump = nft::dump(scope)?;
+            let decoded = nft::decode(&dump, &probe_set::name_of).context("nf_tables")?;
             views.extend(decoded.into_iter().map(|(family, view)| ((Variant::Nft, family), view)));
+            own = nft::decode_own(&dump, &owned(purpose)).context("nf_tables")?;
         }
         for family in [Family::V4, Family::V6] {
             views.insert((Variant::Legacy, family), legacy::look(family, scope)?);
         }
-        Ok(Look(views))
+        Ok(Look { views, own })
     }
 }
 
@@ -56,6 +65,8 @@ pub enum Scope {
         table: &'static str,
         /// The chains.
         chains: &'static [&'static str],
+        /// And those of these tables of nf_tables.
+        ours: &'static [&'static str],
     },
 }
 
@@ -64,19 +75,29 @@ impl Scope {
     pub fn of(purpose: Purpose) -> Self {
         match purpose {
             Purpose::Ambient | Purpose::Sidecar => Scope::Everything,
-            Purpose::Host => Scope::Chains { table: "nat", chains: &["POSTROUTING", "ISTIO_POSTRT"] },
+            Purpose::Host => {
+                Scope::Chains { table: "nat", chains: &["POSTROUTING", "ISTIO_POSTRT"], ours: &[nftables::HOST_TABLE] }
+            }
         }
     }
 }
 
 /// What a namespace holds.
 #[derive(Debug)]
-pub struct Look(BTreeMap<(Variant, Family), View>);
+pub struct Look {
+    views: BTreeMap<(Variant, Family), View>,
+    own: View,
+}
 
 impl Look {
     /// One family in one variant.
     pub fn view(&self, variant: Variant, family: Family) -> &View {
         static NOTHING: View = View { tables: BTreeMap::new() };
-        self.0.get(&(variant, family)).unwrap_or(&NOTHING)
+        self.views.get(&(variant, family)).unwrap_or(&NOTHING)
+    }
+
+    /// The tables of nf_tables that are ours as a whole.
+    pub fn own(&self) -> &View {
+        &self.own
     }
 }

@@ -1,51 +1,55 @@
-//! nf_tables over netlink: the dump of a namespace's tables of the iptables families, decoded into views.
+//! nf_tables over netlink: the dump of a namespace's tables, decoded into views of those that iptables uses and of those
+//! that are ours ([`super::own`]).
 //!
 //! Pure but for the questions to the kernel. Formats: `linux/netfilter/nf_tables.h`; numbers in attributes are big
 //! endian.
 
 use super::look::Scope;
 use super::probe_set::{SetNames, name_set};
-use crate::error::{Context, Kind, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::rules::view::{Attachment, RuleView, TableView, View};
-use crate::sys::netlink::attributes::{ATTRIBUTE_HEADER, Attributes, HEADER_SIZE, family_number, header, put};
+use crate::sys::netlink::attributes::{
+    ATTRIBUTE_HEADER, Attributes, HEADER_SIZE, family_number, header, put, put_text,
+};
 use crate::sys::netlink::{self, Change, Family, RawMessage};
 use std::collections::BTreeMap;
 
 /// `NFNL_SUBSYS_NFTABLES`.
-const SUBSYSTEM: u8 = 10;
-const NEWTABLE: u16 = kind(0);
+pub(super) const SUBSYSTEM: u8 = 10;
+pub(super) const NEWTABLE: u16 = kind(0);
 const GETTABLE: u16 = kind(1);
-const NEWCHAIN: u16 = kind(3);
+pub(super) const NEWCHAIN: u16 = kind(3);
 const GETCHAIN: u16 = kind(4);
-const NEWRULE: u16 = kind(6);
+pub(super) const NEWRULE: u16 = kind(6);
 const GETRULE: u16 = kind(7);
 
 /// A message type: the subsystem and the number of the message within it.
-const fn kind(message: u8) -> u16 {
+pub(super) const fn kind(message: u8) -> u16 {
     u16::from_be_bytes([SUBSYSTEM, message])
 }
 
 /// Where iptables keeps its rules.
 const IPTABLES_TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
 
-const TABLE_NAME: u16 = 1;
-const TABLE_FLAGS: u16 = 2;
+pub(super) const TABLE_NAME: u16 = 1;
+pub(super) const TABLE_FLAGS: u16 = 2;
 /// Flag of a table that is switched off.
 const TABLE_F_DORMANT: u32 = 1;
 
-const CHAIN_TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
-const CHAIN_HOOK: u16 = 4;
+pub(super) const CHAIN_TABLE: u16 = 1;
+pub(super) const CHAIN_NAME: u16 = 3;
+pub(super) const CHAIN_HOOK: u16 = 4;
+pub(super) const CHAIN_POLICY: u16 = 5;
 /// How many rules it has, and how many lead to it.
 const CHAIN_USE: u16 = 6;
-const CHAIN_TYPE: u16 = 7;
-const HOOK_NUMBER: u16 = 1;
-const HOOK_PRIORITY: u16 = 2;
+pub(super) const CHAIN_TYPE: u16 = 7;
+pub(super) const HOOK_NUMBER: u16 = 1;
+pub(super) const HOOK_PRIORITY: u16 = 2;
 
-const RULE_TABLE: u16 = 1;
-const RULE_CHAIN: u16 = 2;
-const RULE_EXPRESSIONS: u16 = 4;
+pub(super) const RULE_TABLE: u16 = 1;
+pub(super) const RULE_CHAIN: u16 = 2;
+pub(super) const RULE_EXPRESSIONS: u16 = 4;
 /// The protocol a rule is for, as iptables tells it to the kernel's x_tables modules.
 const RULE_COMPAT: u16 = 5;
 /// Comments.
@@ -65,6 +69,11 @@ const VERDICT_CHAIN: u16 = 2;
 const VERDICT_JUMP: i32 = -3;
 /// `NFT_GOTO`.
 const VERDICT_GOTO: i32 = -4;
+/// `NF_ACCEPT`.
+const ACCEPT: u32 = 1;
+
+/// `NFPROTO_INET`: tables that IPv4 and IPv6 share.
+pub(super) const INET: u8 = libc::NFPROTO_INET as u8;
 
 /// The tables of IPv4 and IPv6.
 pub type Views = BTreeMap<Family, View>;
@@ -92,13 +101,20 @@ pub fn dump(scope: Scope) -> Result<Dump> {
     let rules_of = |payload: &[u8]| get(GETRULE, payload).context("dump the rules of nf_tables");
     let rules = match scope {
         Scope::Everything => rules_of(&all_families)?,
-        Scope::Chains { table, chains } => {
+        Scope::Chains { table, chains, ours } => {
             let mut rules = Vec::new();
             for family in [Family::V4, Family::V6] {
                 for chain in chains {
                     let mut payload = header(family_number(family)).to_vec();
-                    put(&mut payload, RULE_TABLE, &[table.as_bytes(), b"\0"].concat());
-                    put(&mut payload, RULE_CHAIN, &[chain.as_bytes(), b"\0"].concat());
+                    put_text(&mut payload, RULE_TABLE, table);
+                    put_text(&mut payload, RULE_CHAIN, chain);
+                    rules.extend(rules_of(&payload)?);
+                }
+            }
+            for table in ours {
+                if holds(&tables, table)? {
+                    let mut payload = header(INET).to_vec();
+                    put_text(&mut payload, RULE_TABLE, table);
                     rules.extend(rules_of(&payload)?);
                 }
             }
@@ -108,13 +124,25 @@ pub fn dump(scope: Scope) -> Result<Dump> {
     Ok(Dump { tables, chains, rules })
 }
 
+/// Whether one of these is the shared table of this name.
+fn holds(tables: &[RawMessage], name: &str) -> Result<bool> {
+    for message in tables {
+        if let Some((INET, table)) = open(message, NEWTABLE)?
+            && table.text(TABLE_NAME)? == name
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Whether rules or chains of somebody are in the tables that iptables uses. Cheap on hosts with many rules, which are
 /// not read.
 pub fn in_use() -> Result<bool> {
     let chains = netlink::netfilter(GETCHAIN, libc::NLM_F_DUMP as u16, &header(libc::AF_UNSPEC as u8));
     for message in chains.context("dump the chains of nf_tables")? {
-        let Some((_, chain)) = open(&message, NEWCHAIN)? else { continue };
-        let of_iptables = IPTABLES_TABLES.contains(&chain.text(CHAIN_TABLE)?.as_str());
+        let Some((family, chain)) = open(&message, NEWCHAIN)? else { continue };
+        let of_iptables = family != INET && IPTABLES_TABLES.contains(&chain.text(CHAIN_TABLE)?.as_str());
         if of_iptables && (chain.get(CHAIN_HOOK).is_none() || chain.number(CHAIN_USE)?.unwrap_or(0) > 0) {
             return Ok(true);
         }
@@ -132,10 +160,10 @@ pub fn is_there() -> Result<bool> {
     }
 }
 
-/// Switches a dormant table on.
-pub fn wake(family: Family, table: &str) -> Result<()> {
-    let mut payload = header(family_number(family)).to_vec();
-    put(&mut payload, TABLE_NAME, &[table.as_bytes(), b"\0"].concat());
+/// Switches a dormant table on. `family` is its number (`NFPROTO_…`).
+pub fn wake(family: u8, table: &str) -> Result<()> {
+    let mut payload = header(family).to_vec();
+    put_text(&mut payload, TABLE_NAME, table);
     put(&mut payload, TABLE_FLAGS, &0_u32.to_be_bytes());
     let switch_on = Change { kind: NEWTABLE, flags: 0, payload };
     netlink::netfilter_batch(SUBSYSTEM, &[switch_on]).with_context(|| format!("switch on table {table} of nf_tables"))
@@ -143,20 +171,35 @@ pub fn wake(family: Family, table: &str) -> Result<()> {
 
 /// Decodes a dump. Families that iptables does not use are left out. `sets` gives ipsets their names.
 pub fn decode(dump: &Dump, sets: SetNames<'_>) -> Result<Views> {
-    let mut views = Views::new();
+    let families = [Family::V4, Family::V6];
+    let mut views = read(dump, sets, &families.map(family_number))?;
+    Ok(families.into_iter().filter_map(|family| Some((family, views.remove(&family_number(family))?))).collect())
+}
+
+/// Decodes the tables of a dump that IPv4 and IPv6 share and that have these names.
+pub fn decode_own(dump: &Dump, names: &[&str]) -> Result<View> {
+    let mut view = read(dump, &|_| None, &[INET])?.remove(&INET).unwrap_or_default();
+    view.tables.retain(|name, _| names.contains(&name.as_str()));
+    Ok(view)
+}
+
+/// Decodes the tables of these families.
+fn read(dump: &Dump, sets: SetNames<'_>, families: &[u8]) -> Result<BTreeMap<u8, View>> {
+    let mut views = BTreeMap::new();
+    let of = |message, kind| Ok::<_, Error>(open(message, kind)?.filter(|(family, _)| families.contains(family)));
     for message in &dump.tables {
-        let Some((family, attributes)) = open(message, NEWTABLE)? else { continue };
+        let Some((family, attributes)) = of(message, NEWTABLE)? else { continue };
         let table = table(&mut views, family, &attributes, TABLE_NAME)?;
         table.dormant = attributes.number(TABLE_FLAGS)?.unwrap_or(0) & TABLE_F_DORMANT != 0;
     }
     for message in &dump.chains {
-        let Some((family, attributes)) = open(message, NEWCHAIN)? else { continue };
+        let Some((family, attributes)) = of(message, NEWCHAIN)? else { continue };
         let table = table(&mut views, family, &attributes, CHAIN_TABLE)?;
         let chain = table.chains.entry(attributes.text(CHAIN_NAME)?).or_default();
-        chain.attached = attachment(&attributes)?;
+        chain.attached = attachment(family, &attributes)?;
     }
     for message in &dump.rules {
-        let Some((family, attributes)) = open(message, NEWRULE)? else { continue };
+        let Some((family, attributes)) = of(message, NEWRULE)? else { continue };
         let table = table(&mut views, family, &attributes, RULE_TABLE)?;
         let chain = table.chains.entry(attributes.text(RULE_CHAIN)?).or_default();
         chain.rules.push(rule(&attributes, sets)?);
@@ -164,34 +207,34 @@ pub fn decode(dump: &Dump, sets: SetNames<'_>) -> Result<Views> {
     Ok(views)
 }
 
-/// Family and attributes of a message of type `kind`; `None` for another type or family.
-fn open(message: &RawMessage, kind: u16) -> Result<Option<(Family, Attributes<'_>)>> {
+/// Number of the family, and attributes, of a message of type `kind`; `None` for another type.
+fn open(message: &RawMessage, kind: u16) -> Result<Option<(u8, Attributes<'_>)>> {
     let Some((header, attributes)) = message.payload.split_first_chunk::<HEADER_SIZE>() else {
         return Err(invalid!("nf_tables message of {} bytes", message.payload.len()));
     };
-    let family = [Family::V4, Family::V6].into_iter().find(|family| family_number(*family) == header[0]);
-    match family {
-        Some(family) if message.kind == kind => Ok(Some((family, Attributes::parse(attributes)?))),
-        _ => Ok(None),
-    }
+    let known = message.kind == kind
+        && matches!(i32::from(header[0]), libc::NFPROTO_INET | libc::NFPROTO_IPV4 | libc::NFPROTO_IPV6);
+    if known { Ok(Some((header[0], Attributes::parse(attributes)?))) } else { Ok(None) }
 }
 
 fn table<'v>(
-    views: &'v mut Views,
-    family: Family,
+    views: &'v mut BTreeMap<u8, View>,
+    family: u8,
     attributes: &Attributes<'_>,
     name: u16,
 ) -> Result<&'v mut TableView> {
     Ok(views.entry(family).or_default().tables.entry(attributes.text(name)?).or_default())
 }
 
-fn attachment(chain: &Attributes<'_>) -> Result<Option<Attachment>> {
+fn attachment(family: u8, chain: &Attributes<'_>) -> Result<Option<Attachment>> {
     let Some(hook) = chain.get(CHAIN_HOOK) else { return Ok(None) };
     let hook = Attributes::parse(hook)?;
+    let policy = chain.number(CHAIN_POLICY)?;
     Ok(Some(Attachment {
         hook: hook.number(HOOK_NUMBER)?.context("base chain of nf_tables without hook number")?,
         priority: hook.number(HOOK_PRIORITY)?.context("base chain of nf_tables without priority")?.cast_signed(),
         kind: chain.text(CHAIN_TYPE)?,
+        accepts: (family == INET).then_some(policy == Some(ACCEPT)),
     }))
 }
 
@@ -325,7 +368,7 @@ mod tests {
         let counts: Vec<_> = nat.chains.iter().map(|(name, chain)| (name.as_str(), chain.rules.len())).collect();
         assert_eq!(counts, [("FOREIGN", 1), ("ISTIO_OUTPUT", 4), ("ISTIO_PRERT", 2), ("OUTPUT", 2), ("PREROUTING", 1)]);
         let output = nat.chains["OUTPUT"].attached.clone();
-        assert_eq!(output, Some(Attachment { hook: 3, priority: -100, kind: "nat".into() }));
+        assert_eq!(output, Some(Attachment { hook: 3, priority: -100, kind: "nat".into(), accepts: None }));
         assert_eq!(nat.chains["ISTIO_OUTPUT"].attached, None);
         let jumps = |chain: &str| -> Vec<_> { nat.rules(chain).iter().map(|r| (r.jump.as_deref(), r.plain)).collect() };
         assert_eq!(jumps("OUTPUT"), [(Some("FOREIGN"), false), (Some("ISTIO_OUTPUT"), true)]);

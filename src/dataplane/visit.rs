@@ -1,7 +1,9 @@
 //! One visit to a namespace: look, write what differs, look again. Everything here runs on a thread inside.
 
 use super::detect::Firewall;
+use super::engine::{Backend, Reference};
 use super::look::{Kernel, Look, Scope};
+use super::own::{self, Own};
 use super::xtables::Variant;
 use super::{effect, nft};
 use crate::error::{Context, Error, Kind, Result};
@@ -11,12 +13,27 @@ use crate::rules::ruleset::TableName;
 use crate::rules::sidecar::Traces;
 use crate::sys::exec::{self, Join};
 use crate::sys::file;
+use crate::sys::netlink::attributes::family_number;
 use crate::sys::netlink::{self, Family, LocalRoute, MarkRule};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What each family should hold.
-pub type Wanted<'a> = BTreeMap<Family, &'a Expected>;
+/// What the packet filter should hold.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    /// What iptables keeps. A family that is not there is left alone.
+    pub families: BTreeMap<Family, &'a Expected>,
+    /// Tables of our own.
+    pub own: &'a Own,
+}
+
+impl<'a> Wanted<'a> {
+    /// All of it.
+    pub fn of(reference: &'a Reference) -> Self {
+        let families = reference.families.iter().map(|(family, expected)| (*family, expected));
+        Wanted { families: families.collect(), own: &reference.own }
+    }
+}
 
 /// What IPv6 is in a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,13 +68,15 @@ struct Restore {
 
 /// What a look brought up.
 #[derive(Debug, Default)]
-pub struct Survey {
+pub struct Survey<'a> {
     /// What is not as it should be, one clause each.
     pub differences: Vec<String>,
     /// Something of ours was in the tables.
     pub had_ours: bool,
     restores: Vec<Restore>,
     wake: Vec<(Family, TableName)>,
+    /// Of tables of our own.
+    own: own::Edit<'a>,
     /// By marks of earlier settings.
     stale: Vec<Effect>,
     add: Vec<Effect>,
@@ -66,11 +85,13 @@ pub struct Survey {
     elsewhere: Vec<Restore>,
 }
 
-impl Survey {
+impl Survey<'_> {
     /// What would be loaded, by the name of the program.
     pub fn inputs(self) -> Vec<(String, String)> {
+        let own = (!self.own.is_empty()).then(|| ("nft".to_owned(), self.own.script()));
         let all = self.restores.into_iter().chain(self.elsewhere);
-        all.map(|Restore { variant, family, input }| (program_name(variant, family), input)).collect()
+        let all = all.map(|Restore { variant, family, input }| (program_name(variant, family), input));
+        own.into_iter().chain(all).collect()
     }
 }
 
@@ -79,6 +100,8 @@ impl Survey {
 pub struct Visit<'a> {
     /// The programs.
     pub firewall: &'a Firewall,
+    /// Where new rules go.
+    pub backend: Backend,
     /// What can be looked at.
     pub kernel: Kernel,
     /// What is put there, or taken out.
@@ -95,20 +118,23 @@ pub struct Visit<'a> {
 
 impl Visit<'_> {
     /// Compares the tables with what they should be.
-    pub fn survey(&self, wanted: &Wanted<'_>) -> Result<Survey> {
-        let look = self.kernel.look(self.scope)?;
+    pub fn survey<'w>(&self, wanted: &Wanted<'w>) -> Result<Survey<'w>> {
+        let look = self.kernel.look(self.scope, self.program.purpose)?;
         let owned = self.program.purpose.owned();
         let mut survey = Survey::default();
         let memory = self.learn(&look, wanted)?;
         survey.stale = self.stale_routing(&memory.traces, wanted)?;
-        for (&family, expected) in wanted {
+        survey.own = wanted.own.plan(self.program.purpose, look.own(), self.leftovers);
+        survey.had_ours = survey.own.had_ours;
+        survey.differences.append(&mut survey.own.differences);
+        for (&family, expected) in &wanted.families {
             let name = family_name(family);
             for variant in [Variant::Nft, Variant::Legacy] {
                 let view = look.view(variant, family);
                 let found = memory.found(owned, &look, variant, family);
                 let had_ours = !found.is_empty() || has_chain_of(owned, view);
                 survey.had_ours |= had_ours;
-                if variant == self.firewall.chosen {
+                if self.backend == Backend::Iptables(variant) {
                     let plan = expected.plan(owned, &found, view, self.leftovers);
                     survey.differences.extend(plan.differences.iter().map(|what| format!("{name}: {what}")));
                     survey.restores.extend(restore(variant, family, plan.restore));
@@ -127,8 +153,8 @@ impl Visit<'_> {
     }
 
     /// Asks for what is needed outside the tables too.
-    pub fn ask_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey) -> Result<()> {
-        let here = |effect: &&Effect| wanted.contains_key(&effect.family());
+    pub fn ask_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey<'_>) -> Result<()> {
+        let here = |effect: &&Effect| wanted.families.contains_key(&effect.family());
         for effect in self.program.wanted.iter().filter(here) {
             if !effect::is_there(effect)? {
                 let family = family_name(effect.family());
@@ -147,15 +173,16 @@ impl Visit<'_> {
     }
 
     /// Brings all of it about without asking: what is so already does no harm, and this is quicker.
-    pub fn assume_no_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey) {
-        let here = |effect: &&Effect| wanted.contains_key(&effect.family());
+    pub fn assume_no_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey<'_>) {
+        let here = |effect: &&Effect| wanted.families.contains_key(&effect.family());
         survey.add.extend(self.program.wanted.iter().filter(here));
         survey.remove.extend(self.unwanted(wanted, survey));
     }
 
-    fn unwanted(&self, wanted: &Wanted<'_>, survey: &Survey) -> Vec<Effect> {
+    fn unwanted(&self, wanted: &Wanted<'_>, survey: &Survey<'_>) -> Vec<Effect> {
         let all = self.program.unwanted.iter().chain(&survey.stale).copied();
-        let here = |effect: &Effect| wanted.contains_key(&effect.family()) && self.leftovers == Leftovers::Remove;
+        let here =
+            |effect: &Effect| wanted.families.contains_key(&effect.family()) && self.leftovers == Leftovers::Remove;
         all.filter(here).collect()
     }
 
@@ -164,7 +191,7 @@ impl Visit<'_> {
     fn stale_routing(&self, traces: &Traces, wanted: &Wanted<'_>) -> Result<Vec<Effect>> {
         let mut stale = Vec::new();
         for mark in traces.marks() {
-            for &family in wanted.keys() {
+            for &family in wanted.families.keys() {
                 for rule in netlink::rules_by_mark(family, mark)? {
                     let route = LocalRoute { family, table: rule.table };
                     let both = Effect::routing((MarkRule { priority: None, ..rule }, route));
@@ -178,15 +205,21 @@ impl Visit<'_> {
     }
 
     /// Writes what differs.
-    pub fn write(&self, survey: Survey) -> Result<()> {
-        let Survey { restores, wake, add, remove, elsewhere, .. } = survey;
+    pub fn write(&self, survey: Survey<'_>) -> Result<()> {
+        let Survey { restores, wake, own, add, remove, elsewhere, .. } = survey;
+        if self.backend == Backend::Nftables {
+            own.run()?;
+        }
         // The programs take a while to start.
         let (failures, added) = self.run_while(restores, || add.iter().try_for_each(effect::add));
         all_well(failures.into_iter().chain(added.err()).collect())?;
         for (family, table) in wake {
-            nft::wake(family, table.as_str())?;
+            nft::wake(family_number(family), table.as_str())?;
         }
         let mut failures = self.run(elsewhere);
+        if self.backend != Backend::Nftables {
+            failures.extend(own.run().err());
+        }
         failures.extend(remove.iter().filter_map(|effect| effect::remove(effect).err()));
         all_well(failures).context("take out what is not wanted any more")
     }
@@ -195,14 +228,16 @@ impl Visit<'_> {
     pub fn remove(&self) -> Result<()> {
         let nothing: BTreeMap<Family, Expected> =
             self.program.rules.iter().map(|set| (set.family, Expected::nothing(set.family))).collect();
-        let mut wanted: Wanted<'_> = nothing.iter().map(|(family, expected)| (*family, expected)).collect();
+        let nothing = Reference { families: nothing, ..Reference::default() };
+        let mut wanted = Wanted::of(&nothing);
         if Ipv6::here()? == Ipv6::Absent {
-            wanted.remove(&Family::V6);
+            wanted.families.remove(&Family::V6);
         }
         let mut survey = self.survey(&wanted)?;
         self.assume_no_effects(&wanted, &mut survey);
         let mut failures = self.run(survey.restores);
         failures.extend(self.run(survey.elsewhere));
+        failures.extend(survey.own.run().err());
         failures.extend(survey.remove.iter().filter_map(|effect| effect::remove(effect).err()));
         all_well(failures)
     }
@@ -215,11 +250,11 @@ impl Visit<'_> {
             return Ok(memory);
         }
         let owned = self.program.purpose.owned();
-        for (&family, expected) in wanted {
+        for (&family, expected) in &wanted.families {
             for variant in [Variant::Nft, Variant::Legacy] {
                 let view = look.view(variant, family);
                 let nothing = Expected::nothing(family);
-                let expected = if variant == self.firewall.chosen { expected } else { &nothing };
+                let expected = if self.backend == Backend::Iptables(variant) { expected } else { &nothing };
                 if has_chain_of(owned, view) && expected.is_puzzled_by(&plain_jumps(owned, view), view) {
                     let save = self.firewall.programs(variant)?.save(family)?;
                     let said = String::from_utf8_lossy(&exec::run(&save)?.stdout).into_owned();

@@ -379,7 +379,7 @@ mod tests {
     }
 
     fn attachment(priority: i32) -> Attachment {
-        Attachment { hook: 3, priority, kind: "nat".into() }
+        Attachment { hook: 3, priority, kind: "nat".into(), accepts: None }
     }
 
     fn rule(text: &str) -> RuleView {

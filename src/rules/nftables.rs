@@ -122,10 +122,13 @@ pub enum Statement {
     Jump(&'static str),
 }
 
-/// The tables that may be there because of us, whatever the settings.
+/// The host's only table.
+pub const HOST_TABLE: &str = "istio-ambient-nat";
+
+/// The tables that may be there because of us, whatever the settings, in the order of [`TableName::ALL`].
 pub fn owned(purpose: Purpose) -> [&'static str; 3] {
     match purpose {
-        Purpose::Ambient | Purpose::Host => ["istio-ambient-mangle", "istio-ambient-nat", "istio-ambient-raw"],
+        Purpose::Ambient | Purpose::Host => ["istio-ambient-mangle", HOST_TABLE, "istio-ambient-raw"],
         Purpose::Sidecar => ["istio-proxy-mangle", "istio-proxy-nat", "istio-proxy-raw"],
     }
 }
@@ -252,7 +255,8 @@ fn merged([v4, v6]: [Vec<Vec<Statement>>; 2], says: bool) -> Vec<Rule> {
             }
             _ => return all,
         };
-        let names_it = |one: &Statement| matches!(one, Statement::Address(..) | Statement::InSet(..));
+        let names_it =
+            |one: &Statement| matches!(one, Statement::Address(..) | Statement::InSet(..) | Statement::Family(_));
         let guard = family.filter(|_| says && !rule.iter().any(names_it)).map(Statement::Family);
         all.push(Rule(guard.into_iter().chain(rule.iter().cloned()).collect()));
     }

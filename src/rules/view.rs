@@ -39,6 +39,8 @@ pub struct Attachment {
     pub priority: i32,
     /// nf_tables' chain type (`nat`, `route`, `filter`); empty for legacy tables, which imply it.
     pub kind: String,
+    /// Whether it accepts what its rules do not decide; not asked of tables that are not ours.
+    pub accepts: Option<bool>,
 }
 
 /// A rule.

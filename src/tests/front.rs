@@ -172,6 +172,11 @@ fn rules_of_pods_and_host() {
     assert_eq!((host.code, host.stderr.as_str()), (Some(0), ""));
     same_as_fixture("rules-host.txt", &host.stdout);
 
+    let nftables = |args: &[&str]| run(&[&["rules", "--backend=nftables"], args].concat(), &all).stdout;
+    same_as_fixture("rules-pod.nft", &nftables(&[&pod]));
+    same_as_fixture("rules-host.nft", &nftables(&["--host"]));
+    assert!(!nftables(&["--family=ipv4", &pod]).contains("ip6"));
+
     let refused = |args: &[&str], variables: &[(&str, &str)], want: &str| {
         let got = run(&[&["rules"], args].concat(), variables);
         assert_eq!((got.code, got.stdout.as_str()), (Some(1), ""), "{args:?}");
@@ -181,7 +186,6 @@ fn rules_of_pods_and_host() {
     refused(&["--host", "--family", "ipv6"], &[on], "no IPv6 rules apply: IPv6 is off (--ambient-ipv6)");
     refused(&[&pod], &all[..1], "pod team-a/web: no rules apply: there is no enablement selector");
     refused(&["--exclude-namespaces=team-a", &pod], &all, "namespace team-a is excluded (--exclude-namespaces)");
-    refused(&["--backend", "nftables", &pod], &all, "the nftables backend is not supported yet");
     refused(&["/nowhere/pod.yaml"], &all, "/nowhere/pod.yaml");
     let list = concat!(env!("CARGO_MANIFEST_DIR"), "/test-fixtures/pod/documents.yaml");
     refused(&[list], &all, "one pod is needed, and there are 2");

@@ -36,6 +36,7 @@ impl Node {
             force_variant: Some(variant),
             lock_dir: dir.path().join("locks"),
             program_dir: programs.map(std::path::Path::to_owned),
+            ..Options::default()
         };
         let engine = Engine::detect(options, &netns).unwrap();
         let host = Self::host(&netns, true);
@@ -45,7 +46,7 @@ impl Node {
     fn host(netns: &Netns, ipv6: bool) -> Host {
         let probe_v6 = "fd16:9254:7127:1337:ffff:ffff:ffff:ffff".parse().unwrap();
         let settings = Settings { probe_v4: [169, 254, 7, 127].into(), probe_v6 };
-        Host::new(netns.try_clone().unwrap(), settings, ipv6)
+        Host::new(netns.try_clone().unwrap(), settings, ipv6, false)
     }
 
     fn saved(&self, family: Family) -> Vec<String> {

@@ -12,6 +12,7 @@ mod install;
 mod kagent;
 mod kube;
 mod measurements;
+mod nftables;
 mod plugin;
 mod probe_set;
 mod procfs;

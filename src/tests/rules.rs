@@ -5,4 +5,4 @@ mod damage;
 mod detect;
 mod escape;
 mod meaning;
-mod pod;
+pub(crate) mod pod;

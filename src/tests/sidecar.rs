@@ -3,6 +3,6 @@
 mod command;
 mod envoy;
 mod reconcile;
-mod scene;
+pub(crate) mod scene;
 mod traffic;
 mod user_ns;

@@ -41,7 +41,7 @@ mod meta {
 mod ct {
     pub const STATE: u32 = 0;
     pub const MARK: u32 = 3;
-    pub const ZONE: u32 = 21;
+    pub const ZONE: u32 = 17;
 }
 
 /// The value of `NFTA_RULE_EXPRESSIONS`.

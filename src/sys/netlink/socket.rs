@@ -4,7 +4,7 @@ use super::{Change, RawMessage};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::sockopt::{ReceiveTimeout, SndBufForce};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send, setsockopt, socket,
 };
@@ -19,6 +19,9 @@ const BUFFER: usize = 128 << 10;
 
 /// Most messages a dump may have, all attempts counted.
 const MAX_MESSAGES: usize = 1 << 20;
+
+/// A batch up to this size fits into what a socket may send by itself (`net.core.wmem_default`).
+const USUAL_BATCH: usize = 64 << 10;
 
 /// How often a dump that was interrupted by a change is started again.
 const DUMP_TRIES: u32 = 20;
@@ -64,6 +67,9 @@ pub(super) fn batch(subsystem: u8, changes: &[Change]) -> Result<()> {
     }
     bytes.extend(encode(END, request, SEQ, &mark));
     let socket = open(SockProtocol::NetlinkNetFilter).map_err(|e| failed(e as i32, "open a netlink socket"))?;
+    if bytes.len() > USUAL_BATCH {
+        setsockopt(&socket, SndBufForce, &(2 * bytes.len())).context("make room for a netlink batch")?;
+    }
     let sent = send(socket.as_raw_fd(), &bytes, MsgFlags::empty()).context("send a netlink batch")?;
     if sent != bytes.len() {
         return Err(invalid!("a netlink batch of {} bytes was cut to {sent}", bytes.len()));

@@ -61,8 +61,12 @@ fn by_hand(variant: Variant, settings: &Settings) -> Vec<String> {
 }
 
 fn with_programs(variant: Variant, dir: &Path) -> InPod {
-    let options =
-        Options { force_variant: Some(variant), lock_dir: dir.join("locks"), program_dir: Some(dir.to_owned()) };
+    let options = Options {
+        force_variant: Some(variant),
+        lock_dir: dir.join("locks"),
+        program_dir: Some(dir.to_owned()),
+        ..Default::default()
+    };
     InPod::detect(options, &pod()).unwrap()
 }
 
@@ -177,7 +181,12 @@ fn the_hosts_namespace_is_refused_before_anything() {
         let host = pod();
         foreign(&host, variant);
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { force_variant: Some(variant), lock_dir: dir.path().join("locks"), program_dir: None };
+        let options = Options {
+            force_variant: Some(variant),
+            lock_dir: dir.path().join("locks"),
+            program_dir: None,
+            ..Default::default()
+        };
         let before = (everything(&host), sh(&host, "iptables-nft-save; ip6tables-nft-save; nft list tables"));
         let inpod = InPod::detect(options, &host).unwrap();
         let again = host.try_clone().unwrap();

@@ -1,6 +1,7 @@
 //! Which iptables is taken.
 
 use super::pod::{VARIANTS, counted_programs, plain, programmer, sh};
+use ferrule::dataplane::engine::Backend;
 use ferrule::dataplane::inpod::{InPod, Options};
 use ferrule::dataplane::xtables::Variant;
 use ferrule::error::{Kind, Result};
@@ -9,28 +10,36 @@ use std::path::Path;
 
 fn detect(host: &Netns, force: Option<Variant>, programs: Option<&Path>) -> Result<InPod> {
     let dir = tempfile::tempdir().unwrap();
-    let options =
-        Options { force_variant: force, lock_dir: dir.path().join("locks"), program_dir: programs.map(Path::to_owned) };
+    let options = Options {
+        force_variant: force,
+        lock_dir: dir.path().join("locks"),
+        program_dir: programs.map(Path::to_owned),
+        ..Default::default()
+    };
     InPod::detect(options, host)
 }
 
 #[test]
 fn the_variant_the_host_uses_is_taken() {
-    let chosen = |host: &Netns| detect(host, None, None).unwrap().variant();
+    let chosen = |host: &Netns| detect(host, None, None).unwrap().engine().backend();
     let host = Netns::scratch().unwrap();
-    assert_eq!(chosen(&host), Variant::Nft, "an empty host");
+    assert_eq!(chosen(&host), Backend::Iptables(Variant::Nft), "an empty host");
     sh(&host, "iptables-legacy -t nat -L >/dev/null");
-    assert_eq!(chosen(&host), Variant::Nft, "a legacy table without rules");
+    assert_eq!(chosen(&host), Backend::Iptables(Variant::Nft), "a legacy table without rules");
     sh(&host, "ip6tables-legacy -t filter -A INPUT -p tcp --dport 1 -j DROP");
-    assert_eq!(chosen(&host), Variant::Legacy, "legacy rules");
+    assert_eq!(chosen(&host), Backend::Iptables(Variant::Legacy), "legacy rules");
     sh(&host, "iptables-nft -t filter -A INPUT -p tcp --dport 1 -j DROP");
-    assert_eq!(chosen(&host), Variant::Legacy, "rules in both");
+    assert_eq!(chosen(&host), Backend::Iptables(Variant::Legacy), "rules in both");
     for variant in VARIANTS {
-        assert_eq!(detect(&host, Some(variant), None).unwrap().variant(), variant, "forced");
+        assert_eq!(
+            detect(&host, Some(variant), None).unwrap().engine().backend(),
+            Backend::Iptables(variant),
+            "forced"
+        );
     }
     let other = Netns::scratch().unwrap();
     sh(&other, "iptables-nft -t nat -N SOMETHING");
-    assert_eq!(chosen(&other), Variant::Nft, "an nft chain");
+    assert_eq!(chosen(&other), Backend::Iptables(Variant::Nft), "an nft chain");
 }
 
 #[test]
@@ -72,7 +81,11 @@ fn what_is_not_there_or_too_old_is_named() {
     counted_programs(dir.path());
     let replace = |name: &str, script: &str| std::fs::write(dir.path().join(name), script).unwrap();
     replace("iptables-nft-restore", "#!/bin/sh\necho no nf_tables here >&2; exit 1\n");
-    assert_eq!(detect(&host, None, Some(dir.path())).unwrap().variant(), Variant::Legacy, "nft does not work");
+    assert_eq!(
+        detect(&host, None, Some(dir.path())).unwrap().engine().backend(),
+        Backend::Iptables(Variant::Legacy),
+        "nft does not work"
+    );
     let said = failure(Some(Variant::Nft));
     for part in ["of variant nft (FORCE_IPTABLES_BINARY)", "iptables-nft-restore --noflush", "no nf_tables here"] {
         assert!(said.contains(part), "{said}");

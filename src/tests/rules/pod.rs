@@ -19,7 +19,7 @@ pub(super) fn pod() -> Netns {
 }
 
 /// Settings as a plain pod has them.
-pub(super) fn plain() -> Settings {
+pub(crate) fn plain() -> Settings {
     Settings {
         dns_capture: false,
         ingress_mode: false,
@@ -31,7 +31,7 @@ pub(super) fn plain() -> Settings {
 }
 
 /// Settings of every kind.
-pub(super) fn every_settings() -> Vec<Settings> {
+pub(crate) fn every_settings() -> Vec<Settings> {
     let mut all = Vec::new();
     for bits in 0..16 {
         all.push(Settings {
@@ -133,7 +133,12 @@ pub(super) fn routing(netns: &Netns, family: &str) -> Vec<String> {
 /// A programmer that uses `variant`, and the directory it works in.
 pub(super) fn programmer(variant: Variant) -> (InPod, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { force_variant: Some(variant), lock_dir: dir.path().join("locks"), program_dir: None };
+    let options = Options {
+        force_variant: Some(variant),
+        lock_dir: dir.path().join("locks"),
+        program_dir: None,
+        ..Default::default()
+    };
     (InPod::detect(options, &Netns::scratch().unwrap()).unwrap(), dir)
 }
 

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 pub(super) const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
 
 /// Settings as a pod without annotations has them.
-pub(super) fn plain() -> Settings {
+pub(crate) fn plain() -> Settings {
     Settings {
         inbound_ports: Only::All,
         inbound_ports_excluded: vec![15020, 15021, 15090],
@@ -36,7 +36,12 @@ pub(super) fn plain() -> Settings {
 /// A programmer that uses one variant, and the directory it works in.
 pub(super) fn programmer(variant: Variant) -> (InPod, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { force_variant: Some(variant), lock_dir: dir.path().join("locks"), program_dir: None };
+    let options = Options {
+        force_variant: Some(variant),
+        lock_dir: dir.path().join("locks"),
+        program_dir: None,
+        ..Default::default()
+    };
     (InPod::detect(options, &Netns::scratch().unwrap()).unwrap(), dir)
 }
 

@@ -43,7 +43,12 @@ fn rules_go_into_a_namespace_of_another_user() {
         let dir = tempfile::tempdir().unwrap();
         // As the agent's own directory: others may pass through it.
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let options = Options { force_variant: Some(variant), lock_dir: dir.path().join("locks"), program_dir: None };
+        let options = Options {
+            force_variant: Some(variant),
+            lock_dir: dir.path().join("locks"),
+            program_dir: None,
+            ..Default::default()
+        };
         let programmer = InPod::detect(options, &Netns::scratch().unwrap()).unwrap();
         let ambient = inpod::Settings {
             dns_capture: true,

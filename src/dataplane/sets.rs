@@ -1,0 +1,85 @@
+//! The host's probe sets, wherever they are.
+
+use super::engine::Backend;
+use super::{own_set, probe_set};
+use crate::error::{Kind, Result};
+use crate::rules::host::probe_set as name;
+use crate::sys::netlink::Family;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Where the sets are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sets {
+    /// Sets of ipset.
+    Ipset,
+    /// Sets of our own table of nf_tables.
+    Nftables,
+}
+
+impl From<Backend> for Sets {
+    fn from(backend: Backend) -> Self {
+        match backend {
+            Backend::Iptables(_) => Sets::Ipset,
+            Backend::Nftables => Sets::Nftables,
+        }
+    }
+}
+
+impl Sets {
+    /// The other place.
+    pub fn other(self) -> Self {
+        match self {
+            Sets::Ipset => Sets::Nftables,
+            Sets::Nftables => Sets::Ipset,
+        }
+    }
+
+    /// What a person calls the set of a family.
+    pub fn name(self, family: Family) -> String {
+        match self {
+            Sets::Ipset => format!("ipset {}", name(family)),
+            Sets::Nftables => format!("nf_tables set {}", name(family)),
+        }
+    }
+
+    /// Makes the set of a family unless it is there.
+    pub fn create(self, family: Family) -> Result<()> {
+        match self {
+            Sets::Ipset => probe_set::create(family),
+            Sets::Nftables => own_set::create(family),
+        }
+    }
+
+    /// Enters an address for a pod, in place of whoever had it.
+    pub fn add(self, address: IpAddr, uid: &str) -> Result<()> {
+        match self {
+            Sets::Ipset => probe_set::add(address, uid),
+            Sets::Nftables => own_set::add(address, uid),
+        }
+    }
+
+    /// Removes an address if its entry is this pod's; says whether it was.
+    pub fn remove(self, address: IpAddr, uid: &str) -> Result<bool> {
+        match self {
+            Sets::Ipset => probe_set::remove(address, uid),
+            Sets::Nftables => own_set::remove(address, uid),
+        }
+    }
+
+    /// Addresses and the uids they are entered for; empty when there is no such set.
+    pub fn entries(self, family: Family) -> Result<BTreeMap<IpAddr, String>> {
+        match self {
+            Sets::Ipset => probe_set::entries(family),
+            Sets::Nftables => own_set::entries(family),
+        }
+    }
+
+    /// What an earlier backend left in the set of a family. A kernel that knows no such sets has none.
+    pub fn left(self, family: Family) -> Result<BTreeMap<IpAddr, String>> {
+        match self.entries(family) {
+            Err(e) if e.kind() == Kind::Unsupported || e.errno() == Some(libc::EINVAL) => Ok(BTreeMap::new()),
+            all => all,
+        }
+    }
+}
