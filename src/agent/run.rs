@@ -12,7 +12,7 @@ use super::{Options, PodSource, endpoints, ports, publish};
 use crate::cni::outside::Outside;
 use crate::dataplane::host::Host;
 use crate::dataplane::inpod;
-use crate::error::{Context, Result};
+use crate::error::{Context, Kind, Result};
 use crate::install::{self, Keeper};
 use crate::logging::Repeat;
 use crate::metrics;
@@ -335,12 +335,19 @@ impl Agent {
     }
 }
 
+/// Without ambient pods nothing of the host is touched, and a container may have no way to it: then our own stands for
+/// it, and the plugin, which is on the host, refuses the host's namespace as a pod's.
 fn host_netns(options: &Options) -> Result<Netns> {
-    if options.switch_to_host_ns {
-        let path = options.host_root.join("/proc/1/ns/net");
-        Netns::open(&path).context("the host's network namespace (ALLOW_SWITCH_TO_HOST_NS)")
-    } else {
-        Netns::own()
+    if !options.switch_to_host_ns {
+        return Netns::own();
+    }
+    let path = options.host_root.join("/proc/1/ns/net");
+    match Netns::open(&path) {
+        Err(e) if e.kind() == Kind::NotFound && !options.policy.ambient_enabled => {
+            log::info!(target: "cni-agent", "{} is not mounted; sidecar pods do not need it", path.display());
+            Netns::own()
+        }
+        netns => netns.context("the host's network namespace (ALLOW_SWITCH_TO_HOST_NS)"),
     }
 }
 

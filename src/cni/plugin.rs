@@ -286,6 +286,12 @@ impl Call<'_> {
             };
             Failure::new(code, format_args!("the pod's network namespace (CNI_NETNS) cannot be opened: {e}"))
         })?;
+        // The runtime starts us in the host's; the agent may be where it cannot tell.
+        if Netns::own().is_ok_and(|own| own.id() == netns.id()) {
+            let path = &self.environment.netns;
+            let message = format_args!("{path} (CNI_NETNS) is the network namespace of the host, not of a pod");
+            return Err(Failure::new(code::INVALID_ENVIRONMENT, message));
+        }
         self.enrol(&netns)?;
         Ok(result)
     }

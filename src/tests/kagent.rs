@@ -19,8 +19,6 @@ use crate::support::{FERRULE, eventually, http};
 use ferrule::agent::view::{PodStatus, Status};
 use nix::unistd::getpid;
 use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -105,15 +103,7 @@ impl World {
 
     /// Asks a port of the node: status and body.
     fn get(&self, port: u16, path: &str) -> Option<(u16, String)> {
-        let ask = || {
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\n\r\n").ok()?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).ok()?;
-            let (head, body) = answer.split_once("\r\n\r\n")?;
-            Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
-        };
-        self.node.host.enter(ask)
+        self.node.host.enter(|| http::get(port, path))
     }
 
     fn metrics(&self) -> String {

@@ -4,6 +4,7 @@
 mod agent;
 mod apiserver;
 mod bench;
+mod chart;
 mod corpus;
 mod floor;
 mod front;
