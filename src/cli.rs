@@ -1,10 +1,14 @@
 //! From `argv` to a command; arguments to flags, and the usage text, both by the option tables.
 
 pub mod agent;
+pub mod columns;
+pub mod explain;
 pub mod iptables;
 pub mod page;
 pub mod plugin;
 pub mod rules;
+pub mod running;
+pub mod status;
 pub mod uninstall;
 pub mod wait;
 
@@ -20,6 +24,10 @@ pub enum Personality {
     Agent,
     /// The CNI plugin, run by a container runtime.
     Plugin,
+    /// Shows how the pods of this node stand.
+    Status,
+    /// Says why a pod is in the mesh or not.
+    Explain,
     /// Shows the rules of a pod.
     Rules,
     /// Programs, cleans or validates the redirection to a sidecar.
@@ -51,7 +59,7 @@ const fn command(name: &'static str, personality: Personality, help: &'static st
 }
 
 /// All of them.
-pub const COMMANDS: [Command; 8] = [
+pub const COMMANDS: [Command; 10] = [
     command(
         "agent",
         Personality::Agent,
@@ -59,6 +67,13 @@ pub const COMMANDS: [Command; 8] = [
         agent::page,
     ),
     command("cni", Personality::Plugin, "the CNI plugin, run by a container runtime (also as istio-cni)", plugin::page),
+    command(
+        "status",
+        Personality::Status,
+        "list the pods of this node with their state and why; exit code 0 only when all is well",
+        status::page,
+    ),
+    command("explain", Personality::Explain, "why a pod is in the mesh or not, step by step", explain::page),
     command(
         "rules",
         Personality::Rules,

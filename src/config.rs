@@ -15,7 +15,6 @@ use crate::install;
 use crate::kube;
 use crate::logging;
 use crate::pod::decision::Policy;
-use crate::pod::overrides::Overrides;
 use crate::pod::selector::EnablementSelectors;
 use crate::rules;
 use crate::sys::file::HostRoot;
@@ -144,12 +143,12 @@ impl Config {
         }
     }
 
-    /// The rules of a pod whose annotations ask for `overrides`.
-    pub fn pod_rules(&self, overrides: &Overrides) -> rules::inpod::Settings {
+    /// The rules of a pod that asks for nothing else.
+    pub fn pod_rules(&self) -> rules::inpod::Settings {
         rules::inpod::Settings {
-            dns_capture: overrides.dns_capture.unwrap_or(self.dns_capture),
-            ingress_mode: overrides.ingress_mode,
-            reroute_interfaces: overrides.reroute_interfaces.clone(),
+            dns_capture: self.dns_capture,
+            ingress_mode: false,
+            reroute_interfaces: Vec::new(),
             ipv6: self.ipv6,
             probe_v4: self.probe_v4,
             probe_v6: self.probe_v6,
@@ -159,6 +158,11 @@ impl Config {
     /// The rules of the host.
     pub fn host_rules(&self) -> rules::host::Settings {
         rules::host::Settings { probe_v4: self.probe_v4, probe_v6: self.probe_v6 }
+    }
+
+    /// The agent's own directory.
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
     }
 
     /// Whether IPv6 is programmed.
@@ -429,11 +433,8 @@ mod tests {
         assert_eq!((kube.proxies.https.as_str(), kube.proxies.none.as_str()), ("proxy:1", "10.0.0.0/8"));
         let logging = config.logging();
         assert!(logging.json && logging.levels.default == log::LevelFilter::Warn);
-        // Per-pod settings win both ways.
-        let asked = Overrides { dns_capture: Some(false), ingress_mode: true, ..Overrides::default() };
-        let rules = config.pod_rules(&asked);
-        assert!(!rules.dns_capture && rules.ingress_mode && rules.ipv6);
-        assert!(config.pod_rules(&Overrides::default()).dns_capture);
+        let rules = config.pod_rules();
+        assert!(rules.dns_capture && !rules.ingress_mode && rules.ipv6);
     }
 
     #[test]

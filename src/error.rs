@@ -15,6 +15,8 @@ pub enum Kind {
     Other,
     /// The command line or the configuration is wrong (exit 2).
     Usage,
+    /// No agent of ours answers on its socket (exit 3).
+    NoAgent,
     /// The file, namespace, process or object is not there.
     NotFound,
     /// A deadline passed.
@@ -48,6 +50,7 @@ impl Kind {
     pub fn exit_code(self) -> u8 {
         match self {
             Kind::Usage => 2,
+            Kind::NoAgent => 3,
             _ => 1,
         }
     }

@@ -3,19 +3,22 @@
 //! Only this file reads the environment and writes to standard output. A plugin run does nothing before it is known to
 //! be one.
 
-use ferrule::cli::{self, Personality, agent, iptables, rules, uninstall, wait};
+use ferrule::cli::columns::Colour;
+use ferrule::cli::{self, Personality, agent, explain, iptables, rules, status, uninstall, wait};
 use ferrule::cni::plugin::{self, Environment};
 use ferrule::config::option::Variables;
 use ferrule::error::{Context, Result};
 use ferrule::install;
 use ferrule::logging;
-use ferrule::pod::object;
+use ferrule::pod::object::{self, Objects};
+use ferrule::sys::clock;
 use ferrule::sys::file::{self, Lock};
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Largest file with a pod that is read, bytes: more than the API server accepts for an object.
 const POD_FILE_LIMIT: usize = 16 << 20;
@@ -34,6 +37,8 @@ fn run(argv: &[OsString]) -> Result<ExitCode> {
         Personality::Plugin if args.first().is_some_and(|arg| arg == "--help") => print(&cli::plugin::page().usage())?,
         Personality::Plugin => return Ok(plugin()),
         Personality::Agent => agent(args)?,
+        Personality::Status => return status(args),
+        Personality::Explain => explain(args)?,
         Personality::Rules => rules(args)?,
         Personality::Iptables => return iptables(args),
         Personality::Wait => wait(args)?,
@@ -76,17 +81,74 @@ fn rules(args: &[OsString]) -> Result<()> {
     };
     let answer = match rules.subject() {
         rules::Subject::Host => rules.of_host()?,
-        rules::Subject::PodFile(path) => {
-            let bytes = file::read_limited(path, POD_FILE_LIMIT)?;
-            let about = || path.display().to_string();
-            let objects = object::decode(&String::from_utf8(bytes).with_context(about)?).with_context(about)?;
-            rules.of_pod(&objects)?
-        }
+        rules::Subject::PodFile(path) => rules.of_pod(&objects(path)?)?,
     };
     for warning in answer.warnings {
         say(format_args!("ferrule: warning: {warning}"));
     }
     print(&answer.text)
+}
+
+fn objects(path: &Path) -> Result<Objects> {
+    let bytes = file::read_limited(path, POD_FILE_LIMIT)?;
+    let about = || path.display().to_string();
+    object::decode(&String::from_utf8(bytes).with_context(about)?).with_context(about)
+}
+
+fn explain(args: &[OsString]) -> Result<()> {
+    let explain = match explain::parse(args, &variables())? {
+        explain::Request::Help(text) => return print(&text),
+        explain::Request::Explain(explain) => explain,
+    };
+    print(&match explain.subject() {
+        explain::Subject::Pod(pod) => explain.of_pod(pod, colour())?,
+        explain::Subject::PodFile(path) => explain.of_objects(&objects(path)?, colour())?,
+    })
+}
+
+/// Exit code 1 says that something is not as it should be.
+fn status(args: &[OsString]) -> Result<ExitCode> {
+    let status = match status::parse(args, &variables())? {
+        status::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
+        status::Request::Status(status) => status,
+    };
+    if status.watch {
+        return watch(&status);
+    }
+    let look = status.look(colour())?;
+    print(&look.text)?;
+    Ok(if look.well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows the status again and again: on a terminal in place, else whenever it changes. Ends with the reader.
+fn watch(status: &status::Status) -> Result<ExitCode> {
+    /// Between two looks.
+    const PAUSE: Duration = Duration::from_secs(1);
+    /// To the upper left corner, and nothing below (ECMA-48).
+    const CLEAR: &str = "\x1b[H\x1b[2J";
+    let terminal = std::io::stdout().is_terminal() && !status.json;
+    let mut last = None;
+    loop {
+        let (text, essence) = match status.look(colour()) {
+            Ok(look) => (look.text, Ok(look.essence)),
+            Err(error) if status.json => (String::new(), Err(error.to_string())),
+            Err(error) => (format!("{error}\n"), Err(error.to_string())),
+        };
+        if terminal || last.as_ref() != Some(&essence) {
+            let text = if terminal { format!("{CLEAR}{text}") } else { text };
+            if let Printed::NobodyReads = try_print(&text)? {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        last = Some(essence);
+        clock::sleep(PAUSE);
+    }
+}
+
+/// Colours are for terminals, and for people who want them (no-color.org).
+fn colour() -> Colour {
+    let refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if std::io::stdout().is_terminal() && !refused { Colour::On } else { Colour::Off }
 }
 
 /// Exit code 126 says that validation failed, and is what repair looks for.
@@ -156,12 +218,23 @@ fn variables() -> Variables {
         .collect()
 }
 
-/// Writes to standard output; a reader that has seen enough (`| head`) is no error.
+/// What became of a text for standard output.
+enum Printed {
+    All,
+    /// A reader that has seen enough (`| head`).
+    NobodyReads,
+}
+
+/// Writes to standard output; it is no error when nobody reads any more.
 fn print(text: &str) -> Result<()> {
+    try_print(text).map(drop)
+}
+
+fn try_print(text: &str) -> Result<Printed> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("write to standard output"),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Printed::NobodyReads),
+        written => written.context("write to standard output").map(|()| Printed::All),
     }
 }
 

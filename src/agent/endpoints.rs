@@ -11,6 +11,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::http::server::{self, Response, Unread};
 use crate::logging::{self, Repeat};
 use crate::metrics;
+use crate::pod::types::PodName;
 use crate::sys::exchange::Exchange;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::Netns;
@@ -337,9 +338,22 @@ fn parse(
         ("POST", "/gc") => Ok((Request::Gc(decode::<GcEvent>(&request.body)?), Form::Ours)),
         ("GET", "/readyz") => Ok((Request::Ready, Form::Ours)),
         ("GET", "/status") => Ok((Request::Status, Form::Ours)),
+        ("GET", "/explain") => Ok((Request::Explain(named(&request.query)?), Form::Ours)),
         (_, "/cmdadd" | "/cmddel" | "/cmdcheck" | "/gc") => Err(Response::text(405, "use POST\n")),
-        (_, "/readyz" | "/status") => Err(Response::text(405, "use GET\n")),
+        (_, "/readyz" | "/status" | "/explain") => Err(Response::text(405, "use GET\n")),
         (_, path) => Err(Response::text(404, format!("no such path: {path:?}\n"))),
+    }
+}
+
+/// The pod that `namespace=…&name=…` names. Names of pods have no character that would have to be escaped there.
+fn named(query: &str) -> std::result::Result<PodName, Response> {
+    let value = |wanted: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, value)| *key == wanted && !value.is_empty()).map(|(_, value)| value.to_owned())
+    };
+    match (value("namespace"), value("name")) {
+        (Some(namespace), Some(name)) => Ok(PodName { namespace, name }),
+        _ => Err(Response::text(400, "ask for /explain?namespace=NAMESPACE&name=NAME\n")),
     }
 }
 

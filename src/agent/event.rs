@@ -88,6 +88,8 @@ pub enum Request {
     Ready,
     /// What is the state of everything?
     Status,
+    /// Why is this pod in the mesh or not, and where does it stand?
+    Explain(PodName),
 }
 
 /// The namespace that came with a request, opened by whoever received it, or why it could not be opened.

@@ -217,6 +217,10 @@ impl State {
                 let status = self.status();
                 self.out.push(Action::Reply(reply, Answer::Json(status)));
             }
+            Request::Explain(name) => {
+                let answer = self.explain(&name);
+                self.out.push(Action::Reply(reply, answer));
+            }
             // Not refused, since nobody repeats it: done as soon as it is known what it is about.
             Request::Del(event, netns) if self.is_starting() && self.early.len() < MAX_EARLY => {
                 self.early.push((event, netns, reply));

@@ -161,7 +161,7 @@ impl Rules {
             }),
             Action::Ambient => {
                 let overrides = overrides::parse(&pod.annotations);
-                let settings = self.config.pod_rules(&overrides);
+                let settings = overrides.over(self.config.pod_rules());
                 self.answer(Purpose::Ambient, &overrides.warnings, self.ipv6(), |family| {
                     inpod::rules(&settings, family)
                 })

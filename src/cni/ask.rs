@@ -20,12 +20,7 @@ pub fn socket(run_dir: &Path) -> PathBuf {
 
 /// Asks once. `netns` travels with the first byte of the request. Errors are about the connection: whatever the agent
 /// answers is an answer.
-pub(super) fn ask(
-    socket: &Path,
-    request: &Request<'_>,
-    netns: Option<BorrowedFd<'_>>,
-    deadline: Instant,
-) -> Result<Response> {
+pub fn ask(socket: &Path, request: &Request<'_>, netns: Option<BorrowedFd<'_>>, deadline: Instant) -> Result<Response> {
     let connection = Connection::connect(socket, SocketType::Stream, clock::until(deadline))?;
     let mut stream = Exchange::new(&connection, deadline);
     let bytes = encode_request(request.method, request.path, "pluginevent.sock", &request.body);
@@ -42,18 +37,20 @@ pub(super) fn ask(
 
 /// What is asked.
 #[derive(Debug)]
-pub(super) struct Request<'a> {
+pub struct Request<'a> {
     method: &'a str,
     path: &'a str,
     body: Vec<u8>,
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn get(path: &'a str) -> Self {
+    /// A question without a body.
+    pub fn get(path: &'a str) -> Self {
         Request { method: "GET", path, body: Vec::new() }
     }
 
-    pub(super) fn post(path: &'a str, body: &impl Serialize) -> Result<Self> {
+    /// One with a JSON body.
+    pub fn post(path: &'a str, body: &impl Serialize) -> Result<Self> {
         Ok(Request { method: "POST", path, body: serde_json::to_vec(body)? })
     }
 }
@@ -92,7 +89,7 @@ pub(super) fn failure(response: &Response) -> Option<Failure> {
 }
 
 /// The cause of a failed question in a few words, without the socket's path: `connection refused`.
-pub(super) fn cause(e: &Error) -> String {
+pub fn cause(e: &Error) -> String {
     match (e.kind(), e.errno()) {
         (Kind::TimedOut, _) => "no answer in time".to_owned(),
         (_, Some(errno)) => Errno::from_raw(errno).desc().to_lowercase(),
@@ -101,7 +98,7 @@ pub(super) fn cause(e: &Error) -> String {
 }
 
 /// What an answer says, for a message: our agent's own words, else its first line.
-pub(super) fn words(response: &Response) -> String {
+pub fn words(response: &Response) -> String {
     const LONGEST: usize = 200;
     let text = failure(response).map_or_else(|| String::from_utf8_lossy(&response.body).into(), |f| f.message);
     text.lines().next().unwrap_or_default().trim().chars().take(LONGEST).collect()

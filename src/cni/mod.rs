@@ -1,7 +1,7 @@
 //! The CNI plugin: what a runtime passes ([`conf`], [`version`]), what we answer ([`result`]), what the agent is asked
 //! ([`event`]) and the verbs ([`plugin`]).
 
-mod ask;
+pub mod ask;
 pub mod conf;
 pub mod event;
 mod fallback;

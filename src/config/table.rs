@@ -76,6 +76,15 @@ const fn repair_text(
     flag(name, takes, default, Section::Repair, help, |_, _| Ok(()))
 }
 
+/// Where the agent's sockets are; also for commands that only ask it.
+pub const RUN_DIR: Spec = Spec {
+    name: Name::Flag("cni-agent-run-dir"),
+    takes: Takes::Value("DIR"),
+    default: "/var/run/istio-cni",
+    section: Section::Environment,
+    help: "Our writable directory on the node: sockets, kubeconfig, the plugin's log.",
+};
+
 /// Every option of the agent.
 pub const TABLE: &[Row<Config>] = &[
     // Which pods, and how.
@@ -295,14 +304,7 @@ pub const TABLE: &[Row<Config>] = &[
         "Where the host's files are; / when run straight on a host.",
         |c, v| put(&mut c.host_root, path(v)),
     ),
-    flag(
-        "cni-agent-run-dir",
-        "DIR",
-        "/var/run/istio-cni",
-        Section::Environment,
-        "Our writable directory on the node: sockets, kubeconfig, the plugin's log.",
-        |c, v| put(&mut c.run_dir, path(v)),
-    ),
+    Row { spec: RUN_DIR, set: |c, v| put(&mut c.run_dir, path(v)) },
     flag(
         "ztunnel-uds-address",
         "SOCKET",

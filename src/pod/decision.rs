@@ -3,6 +3,8 @@
 use super::overrides::parse_bool;
 use super::selector::EnablementSelectors;
 use super::types::{Phase, Pod, StringMap};
+use serde::{Deserialize, Serialize};
+use std::fmt::Arguments;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Annotation that the sidecar injector leaves.
@@ -11,7 +13,8 @@ pub const SIDECAR_STATUS: &str = "sidecar.istio.io/status";
 const SIDECAR_INJECT: &str = "sidecar.istio.io/inject";
 
 /// What is done with a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Action {
     /// Enrol it in the ambient mesh.
     Ambient,
@@ -53,63 +56,124 @@ impl Policy {
     }
 }
 
+/// A question on the way to a decision or to a state, and its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// To be answered by yes or no.
+    pub question: String,
+    /// Yes.
+    pub answer: bool,
+    /// What the answer rests on.
+    pub facts: String,
+}
+
 /// Decides.
 pub fn decide(policy: &Policy, pod: &Pod, namespace_labels: &StringMap) -> Decision {
+    walk(policy, pod, namespace_labels, &mut Trace(None))
+}
+
+/// Decides, and tells every question that was asked on the way.
+pub fn trace(policy: &Policy, pod: &Pod, namespace_labels: &StringMap) -> (Decision, Vec<Step>) {
+    let mut steps = Vec::new();
+    let decision = walk(policy, pod, namespace_labels, &mut Trace(Some(&mut steps)));
+    (decision, steps)
+}
+
+/// Where questions are written down, if anybody wants them.
+struct Trace<'a>(Option<&'a mut Vec<Step>>);
+
+impl Trace<'_> {
+    /// Gives the answer back.
+    fn ask(&mut self, question: &str, answer: bool, facts: Arguments<'_>) -> bool {
+        if let Some(steps) = &mut self.0 {
+            steps.push(Step { question: question.to_owned(), answer, facts: facts.to_string() });
+        }
+        answer
+    }
+}
+
+fn walk(policy: &Policy, pod: &Pod, namespace_labels: &StringMap, trace: &mut Trace<'_>) -> Decision {
     let namespace = &pod.name.namespace;
-    if pod.host_network {
-        none("the pod is on the host network")
-    } else if policy.exclude_namespaces.contains(namespace) {
-        none(format!("namespace {namespace} is excluded (--exclude-namespaces)"))
-    } else if pod.phase == Phase::Finished {
-        none("the pod has finished (phase Succeeded or Failed)")
-    } else if pod.annotations.contains_key(SIDECAR_STATUS) {
-        match no_redirection(pod) {
+    let host = format_args!("spec.hostNetwork is {}", pod.host_network);
+    if trace.ask("Is it on the host's network?", pod.host_network, host) {
+        return none("the pod is on the host network");
+    }
+    let excluded = &policy.exclude_namespaces;
+    let facts = format_args!("namespace {namespace}; --exclude-namespaces is {excluded:?}");
+    if trace.ask("Is its namespace excluded?", excluded.contains(namespace), facts) {
+        return none(format!("namespace {namespace} is excluded (--exclude-namespaces)"));
+    }
+    let finished = pod.phase == Phase::Finished;
+    let facts = format_args!("status.phase is {}", if finished { "Succeeded or Failed" } else { "none that ends it" });
+    if trace.ask("Has it finished?", finished, facts) {
+        return none("the pod has finished (phase Succeeded or Failed)");
+    }
+    let sidecar = pod.annotations.contains_key(SIDECAR_STATUS);
+    let facts = format_args!("annotation {SIDECAR_STATUS} is {}", if sidecar { "there" } else { "absent" });
+    if trace.ask("Was a sidecar injected?", sidecar, facts) {
+        return match no_redirection(pod, trace) {
             Some(reason) => none(reason),
             None => Decision { action: Action::Sidecar, reason: "the pod has a sidecar".to_owned() },
-        }
-    } else if !policy.ambient_enabled {
-        none("ambient mode is off (--ambient-enabled) and the pod has no sidecar")
-    } else if is_ztunnel(policy, pod) {
-        none("the pod is ztunnel itself")
-    } else if policy.selectors.is_empty() {
-        none("there is no enablement selector (--ambient-enablement-selector is empty)")
-    } else if policy.selectors.matches(&pod.labels, namespace_labels) {
-        Decision { action: Action::Ambient, reason: "an enablement selector matches".to_owned() }
-    } else {
-        none("no enablement selector matches the labels of pod and namespace")
+        };
     }
+    let facts = format_args!("--ambient-enabled is {}", policy.ambient_enabled);
+    if !trace.ask("Is ambient mode on?", policy.ambient_enabled, facts) {
+        return none("ambient mode is off (--ambient-enabled) and the pod has no sidecar");
+    }
+    let app = pod.labels.get("app").map_or("absent", String::as_str);
+    let system = &policy.system_namespace;
+    let facts = format_args!("namespace {namespace}, label app is {app}; ztunnel is app=ztunnel in {system}");
+    if trace.ask("Is it ztunnel itself?", namespace == system && app == "ztunnel", facts) {
+        return none("the pod is ztunnel itself");
+    }
+    let facts = format_args!("--ambient-enablement-selector has {}", policy.selectors.len());
+    if !trace.ask("Is there an enablement selector?", !policy.selectors.is_empty(), facts) {
+        return none("there is no enablement selector (--ambient-enablement-selector is empty)");
+    }
+    let matches = policy.selectors.matches(&pod.labels, namespace_labels);
+    let verdicts = policy.selectors.verdicts(&pod.labels, namespace_labels);
+    if trace.ask("Does an enablement selector match?", matches, format_args!("{verdicts}")) {
+        return Decision { action: Action::Ambient, reason: "an enablement selector matches".to_owned() };
+    }
+    none("no enablement selector matches the labels of pod and namespace")
 }
 
 fn none(reason: impl Into<String>) -> Decision {
     Decision { action: Action::None, reason: reason.into() }
 }
 
-fn is_ztunnel(policy: &Policy, pod: &Pod) -> bool {
-    pod.name.namespace == policy.system_namespace && pod.labels.get("app").is_some_and(|app| app == "ztunnel")
-}
-
 /// Why an injected pod is not redirected from here, if so.
-fn no_redirection(pod: &Pod) -> Option<String> {
+fn no_redirection(pod: &Pod, trace: &mut Trace<'_>) -> Option<String> {
+    let containers = if pod.proxy.is_some() { "a container of that name" } else { "no container of that name" };
+    trace.ask("Has it a container istio-proxy?", pod.proxy.is_some(), format_args!("{containers}"));
     let Some(proxy) = &pod.proxy else {
         return Some(format!("the pod is annotated {SIDECAR_STATUS} but has no container istio-proxy"));
     };
-    if pod.has_istio_init {
+    let containers = if pod.has_istio_init { "a container of that name" } else { "no container of that name" };
+    if trace.ask("Does istio-init program its redirection?", pod.has_istio_init, format_args!("{containers}")) {
         return Some("the pod's container istio-init programs its redirection".to_owned());
     }
-    if proxy.env.get("DISABLE_ENVOY").and_then(|value| parse_bool(value)) == Some(true) {
+    let disabled = proxy.env.get("DISABLE_ENVOY").map(String::as_str);
+    let facts = format_args!("variable DISABLE_ENVOY of istio-proxy is {}", disabled.unwrap_or("absent"));
+    if trace.ask("Does istio-proxy run without Envoy?", disabled.and_then(parse_bool) == Some(true), facts) {
         return Some("istio-proxy runs without Envoy (DISABLE_ENVOY)".to_owned());
     }
-    if let [command, role, ..] = proxy.args.as_slice()
-        && command == "proxy"
-        && role != "sidecar"
-    {
+    let role = match proxy.args.as_slice() {
+        [command, role, ..] if command == "proxy" => role,
+        _ => "sidecar",
+    };
+    let facts = format_args!("the first arguments of istio-proxy are {:?}", proxy.args);
+    if trace.ask("Is istio-proxy something else than a sidecar?", role != "sidecar", facts) {
         return Some(format!("istio-proxy is a {role}, not a sidecar"));
     }
     let (what, inject) = match pod.labels.get(SIDECAR_INJECT) {
         Some(label) => ("label", Some(label)),
         None => ("annotation", pod.annotations.get(SIDECAR_INJECT)),
     };
-    (inject.and_then(|value| parse_bool(value)) == Some(false))
+    let inject = inject.map(String::as_str);
+    let facts = format_args!("{what} {SIDECAR_INJECT} is {}", inject.unwrap_or("absent"));
+    trace
+        .ask("Does it refuse its sidecar?", inject.and_then(parse_bool) == Some(false), facts)
         .then(|| format!("the pod's {what} {SIDECAR_INJECT} is false"))
 }
 
@@ -148,6 +212,9 @@ mod tests {
             };
             let pod = decode_pod(&case.pod.to_string()).unwrap();
             let decision = decide(&policy, &pod, &case.namespace_labels);
+            let (traced, steps) = trace(&policy, &pod, &case.namespace_labels);
+            assert_eq!(traced, decision, "{}", case.pod);
+            assert!(steps.iter().all(|step| step.question.ends_with('?') && !step.facts.is_empty()), "{steps:?}");
             let got = (format!("{:?}", decision.action), decision.reason);
             assert_eq!(got, (case.action, case.reason), "{}", case.pod);
         }

@@ -1,6 +1,7 @@
 //! Per-pod settings by annotation, and the two value syntaxes they share with the rest: booleans and interface names.
 
 use super::types::StringMap;
+use crate::rules::inpod::Settings;
 
 /// Makes the pod an ingress: its inbound plaintext is not captured.
 pub const BYPASS_INBOUND_CAPTURE: &str = "ambient.istio.io/bypass-inbound-capture";
@@ -20,6 +21,18 @@ pub struct Overrides {
     pub reroute_interfaces: Vec<String>,
     /// What was wrong with the rest, one sentence each, naming annotation and value.
     pub warnings: Vec<String>,
+}
+
+impl Overrides {
+    /// The settings of this pod, where `usual` are those of one that asks for nothing.
+    pub fn over(&self, usual: Settings) -> Settings {
+        Settings {
+            dns_capture: self.dns_capture.unwrap_or(usual.dns_capture),
+            ingress_mode: self.ingress_mode,
+            reroute_interfaces: self.reroute_interfaces.clone(),
+            ..usual
+        }
+    }
 }
 
 /// Reads the annotations. A bad value is a warning and counts as absent.
@@ -112,6 +125,23 @@ mod tests {
             &["annotation istio.io/reroute-virtual-interfaces: \"sixteen-bytes-xx\" is not the name of a network \
                interface; ignored"],
         );
+    }
+
+    #[test]
+    fn a_pod_s_own_settings_win_both_ways() {
+        let usual = |dns_capture| Settings {
+            dns_capture,
+            ingress_mode: false,
+            reroute_interfaces: vec![],
+            ipv6: true,
+            probe_v4: std::net::Ipv4Addr::LOCALHOST,
+            probe_v6: std::net::Ipv6Addr::LOCALHOST,
+        };
+        for (asked, node, want) in [(None, true, true), (Some(false), true, false), (Some(true), false, true)] {
+            let asked = Overrides { dns_capture: asked, ingress_mode: true, ..Overrides::default() };
+            let rules = asked.over(usual(node));
+            assert!(rules.dns_capture == want && rules.ingress_mode && rules.ipv6, "{asked:?}");
+        }
     }
 
     #[test]

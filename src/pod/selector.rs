@@ -7,6 +7,7 @@ use crate::error::{Context, Result};
 use crate::invalid;
 use serde::Deserialize;
 use std::collections::BTreeSet;
+use std::fmt::{self, Display};
 
 /// A list of pod and namespace selector pairs, of which any must match.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -41,12 +42,77 @@ impl EnablementSelectors {
 
     /// Whether any pair matches.
     pub fn matches(&self, pod_labels: &StringMap, namespace_labels: &StringMap) -> bool {
-        self.0.iter().any(|pair| pair.pod.matches(pod_labels) && pair.namespace.matches(namespace_labels))
+        self.0.iter().any(|pair| pair.mismatch(pod_labels, namespace_labels).is_none())
+    }
+
+    /// Of each pair, whether it matches, or which of its requirements does not hold; for people.
+    pub fn verdicts<'a>(&'a self, pod_labels: &'a StringMap, namespace_labels: &'a StringMap) -> Verdicts<'a> {
+        Verdicts { selectors: self, pod_labels, namespace_labels }
+    }
+
+    /// How many pairs there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Whether there is no pair at all: then nothing matches.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl Pair {
+    /// The first requirement that does not hold.
+    fn mismatch<'a>(&'a self, pod: &'a StringMap, namespace: &'a StringMap) -> Option<Mismatch<'a>> {
+        let of = |whose, selector: &'a LabelSelector, labels: &'a StringMap| {
+            selector.unmet(labels).map(|wanted| Mismatch { whose, wanted, found: labels.get(&wanted.key) })
+        };
+        of("pod", &self.pod, pod).or_else(|| of("namespace", &self.namespace, namespace))
+    }
+}
+
+/// See [`EnablementSelectors::verdicts`].
+#[derive(Debug)]
+pub struct Verdicts<'a> {
+    selectors: &'a EnablementSelectors,
+    pod_labels: &'a StringMap,
+    namespace_labels: &'a StringMap,
+}
+
+impl Display for Verdicts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, pair) in (1..).zip(&self.selectors.0) {
+            f.write_str(if number == 1 { "" } else { "; " })?;
+            match pair.mismatch(self.pod_labels, self.namespace_labels) {
+                None => write!(f, "selector {number} matches")?,
+                Some(mismatch) => write!(f, "selector {number} does not: {mismatch}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a pair does not match.
+struct Mismatch<'a> {
+    whose: &'static str,
+    wanted: &'a Requirement,
+    found: Option<&'a String>,
+}
+
+impl Display for Mismatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mismatch { whose, wanted: Requirement { key, test }, found } = self;
+        match found {
+            Some(value) => write!(f, "the {whose}'s label {key} is {value:?}")?,
+            None => write!(f, "the {whose} has no label {key}")?,
+        }
+        let listed = |values: &BTreeSet<String>| values.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        match test {
+            Test::In(values) => write!(f, " (wanted: {})", listed(values)),
+            Test::NotIn(values) => write!(f, " (wanted: none of {})", listed(values)),
+            Test::Exists => f.write_str(" (wanted: any value)"),
+            Test::DoesNotExist => f.write_str(" (wanted: no such label)"),
+        }
     }
 }
 
@@ -83,8 +149,9 @@ impl LabelSelector {
         Ok(LabelSelector(requirements))
     }
 
-    fn matches(&self, labels: &StringMap) -> bool {
-        self.0.iter().all(|requirement| requirement.matches(labels))
+    /// The first requirement that these labels do not meet.
+    fn unmet(&self, labels: &StringMap) -> Option<&Requirement> {
+        self.0.iter().find(|requirement| !requirement.matches(labels))
     }
 }
 
@@ -211,6 +278,37 @@ mod tests {
             check(&yaml, "k=", "", empty);
             check(&yaml, "j=x", "", absent);
         }
+    }
+
+    #[test]
+    fn verdicts_name_what_is_missing() {
+        let check = |yaml: &str, pod: &str, namespace: &str, want: &str| {
+            let selectors = EnablementSelectors::parse(yaml).unwrap();
+            assert_eq!(selectors.verdicts(&labels(pod), &labels(namespace)).to_string(), want, "{yaml}");
+        };
+        check(
+            CHART,
+            "istio.io/dataplane-mode=none",
+            "",
+            "selector 1 does not: the pod's label istio.io/dataplane-mode is \"none\" (wanted: ambient); selector 2 does \
+             not: the pod's label istio.io/dataplane-mode is \"none\" (wanted: none of none)",
+        );
+        check(
+            CHART,
+            "",
+            "",
+            "selector 1 does not: the pod has no label istio.io/dataplane-mode (wanted: ambient); selector 2 does not: \
+             the namespace has no label istio.io/dataplane-mode (wanted: ambient)",
+        );
+        let operators = "[{podSelector: {matchExpressions: [{key: a, operator: Exists}]}},
+                          {namespaceSelector: {matchExpressions: [{key: a, operator: DoesNotExist}]}}, {}]";
+        check(
+            operators,
+            "",
+            "a=b",
+            "selector 1 does not: the pod has no label a (wanted: any value); selector 2 does not: the namespace's \
+             label a is \"b\" (wanted: no such label); selector 3 matches",
+        );
     }
 
     #[test]

@@ -44,6 +44,11 @@ pub(super) struct Entered {
 }
 
 impl Entered {
+    /// The addresses that were looked at when it was last entered, if it is.
+    pub(super) fn of(&self) -> Option<&[IpAddr]> {
+        self.of.as_deref()
+    }
+
     /// It is to be entered anew: other addresses may be right for another sandbox.
     pub(super) fn outdated(&mut self) {
         self.of = None;

@@ -3,6 +3,7 @@
 use super::State;
 use super::host::Entered;
 use super::requests::Add;
+use super::view::PodState;
 use crate::agent::event::{Action, Answer, Redirection, ReplyTo, Sought, TaskId};
 use crate::agent::herald::Lament;
 use crate::agent::memory::{NodeSettings, Record};
@@ -76,6 +77,8 @@ pub(super) struct Entry {
     pub verify_at: Option<Instant>,
     /// When something is due without an event.
     pub wake: Option<Instant>,
+    /// How it stands, for people, and since when.
+    pub stands: Option<(PodState, Instant)>,
 }
 
 /// A request whose answer is known, and waits.
@@ -328,13 +331,7 @@ impl State {
             return None;
         }
         let node = entry.place.as_ref().map_or(self.config.settings, |place| place.settings);
-        let asked = overrides::parse(&object.annotations);
-        let settings = Settings {
-            dns_capture: asked.dns_capture.unwrap_or(node.dns_capture),
-            ingress_mode: asked.ingress_mode,
-            reroute_interfaces: asked.reroute_interfaces,
-            ..node.usual()
-        };
+        let settings = overrides::parse(&object.annotations).over(node.usual());
         let info = WorkloadInfo {
             name: object.name.name.clone(),
             namespace: object.name.namespace.clone(),
@@ -374,6 +371,7 @@ impl State {
             self.out.push(Action::Announce(Lament { uid: uid.to_owned(), pod: entry.name.clone(), message }));
         }
         self.note_outside(&mut entry);
+        self.note_state(&mut entry);
         if !entry.is_over() {
             self.pods.insert(uid.to_owned(), entry);
         }
