@@ -34,6 +34,7 @@ pub struct Config {
     ipv6: bool,
     reconcile_on_startup: bool,
     disable_safe_upgrade: bool,
+    aws_branch_eni: bool,
     detection_retry: bool,
     native_nftables: bool,
     verify_interval: Duration,
@@ -96,6 +97,7 @@ impl Config {
             ipv6: false,
             reconcile_on_startup: false,
             disable_safe_upgrade: false,
+            aws_branch_eni: true,
             detection_retry: false,
             native_nftables: false,
             verify_interval: Duration::ZERO,
@@ -200,6 +202,7 @@ impl Config {
             monitoring_port: self.monitoring_port,
             own_namespace: self.own_namespace().to_owned(),
             disable_safe_upgrade: self.disable_safe_upgrade,
+            aws_branch_eni: self.aws_branch_eni,
             install: self.install(),
         })
     }

@@ -7,6 +7,7 @@
 use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Work};
 use super::memory::{Memory, Record};
 use super::pulse::Pulse;
+use crate::dataplane::branch_eni::Branches;
 use crate::dataplane::host::Host;
 use crate::dataplane::inpod::{self, InPod};
 use crate::dataplane::procfs::{self, Wanted};
@@ -47,6 +48,8 @@ pub struct Context {
     pub memory: Memory,
     /// The host's rule and probe sets, where they are ours to keep.
     pub host_side: Option<Host>,
+    /// The rules for pods of AWS with interfaces of their own, where they are ours to make.
+    pub branches: Option<Branches>,
     /// Made when first needed: a node that lacks a program must be able to get it while we run.
     programmer: Mutex<Option<Arc<InPod>>>,
     /// Of the memory.
@@ -59,6 +62,7 @@ impl Context {
         inpod: inpod::Options,
         host: Netns,
         host_side: Option<Host>,
+        branches: Option<Branches>,
         host_root: HostRoot,
         memory: Memory,
     ) -> Self {
@@ -68,6 +72,7 @@ impl Context {
             host_root,
             memory,
             host_side,
+            branches,
             programmer: Mutex::new(None),
             trouble: Mutex::new(Repeat::new(REMIND)),
         }
@@ -257,6 +262,9 @@ fn enter(context: &Context, uid: &str, mut addresses: Vec<IpAddr>, inside: Optio
         addresses.retain(|address| inside.contains(&address.to_canonical()));
     }
     host.add(uid, &addresses)?;
+    if let Some(branches) = &context.branches {
+        branches.enter(uid, &addresses).map_err(|e| e.context("the rules for the probes of a branch-ENI pod"))?;
+    }
     let mut old = entries(host, uid)?;
     old.retain(|address| !addresses.contains(address));
     host.remove(uid, &old)
@@ -264,7 +272,8 @@ fn enter(context: &Context, uid: &str, mut addresses: Vec<IpAddr>, inside: Optio
 
 fn leave(context: &Context, uid: &str) -> Result<()> {
     let Some(host) = &context.host_side else { return Ok(()) };
-    host.remove(uid, &entries(host, uid)?)
+    let routed = context.branches.as_ref().map_or(Ok(()), |branches| branches.leave(uid));
+    host.remove(uid, &entries(host, uid)?).and(routed)
 }
 
 fn look_after_host(context: &Context, prune: bool) -> Result<Vec<String>> {
@@ -272,6 +281,10 @@ fn look_after_host(context: &Context, prune: bool) -> Result<Vec<String>> {
     let mut differences = host.ensure(context.programmer()?.engine())?;
     if prune {
         differences.extend(host.prune()?);
+    }
+    if let Some(branches) = &context.branches {
+        let known = prune.then(|| host.in_kernel()).transpose()?.map(|all| all.into_values().collect());
+        differences.extend(branches.ensure(known.as_ref())?);
     }
     Ok(differences)
 }

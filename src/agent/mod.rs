@@ -74,6 +74,8 @@ pub struct Options {
     pub own_namespace: String,
     /// `--ambient-disable-safe-upgrade`: a stop always removes what was installed.
     pub disable_safe_upgrade: bool,
+    /// `AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE`: the probes of branch-ENI pods are led to their interfaces.
+    pub aws_branch_eni: bool,
     /// What is put on the node and kept there.
     pub install: install::Options,
 }

@@ -10,6 +10,7 @@ use super::state::{Config, State};
 use super::writer::Writer;
 use super::{Options, PodSource, endpoints, ports, publish};
 use crate::cni::outside::Outside;
+use crate::dataplane::branch_eni::Branches;
 use crate::dataplane::host::Host;
 use crate::dataplane::inpod;
 use crate::error::{Context, Kind, Result};
@@ -23,6 +24,7 @@ use crate::sys::{clock, thread};
 use crate::zds::server::{self as zds, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
@@ -148,8 +150,11 @@ fn verdict(always_remove: bool, taken_over: bool, judgement: Option<JoinHandle<V
 
 fn remove_host_side(workspace: &Workspace) {
     let Some(host) = &workspace.host_side else { return };
-    match workspace.programmer().and_then(|programmer| host.remove_all(programmer.engine())) {
-        Ok(()) => log::info!(target: "cni-agent", "removed the host's rules and probe sets"),
+    let branches =
+        workspace.branches.as_ref().map_or(Ok(Vec::new()), |branches| branches.ensure(Some(&BTreeSet::new())));
+    let removed = workspace.programmer().and_then(|programmer| host.remove_all(programmer.engine()));
+    match removed.and(branches) {
+        Ok(_) => log::info!(target: "cni-agent", "removed the host's rules and probe sets"),
         Err(e) => log::error!(target: "cni-agent", "removal: {e}"),
     }
 }
@@ -201,7 +206,10 @@ impl Agent {
         let ambient = options.policy.ambient_enabled;
         let host_side = ambient.then(|| host.try_clone()).transpose()?;
         let host_side = host_side.map(|netns| Host::new(netns, host_rules, options.ipv6, options.native_nftables));
-        let workspace = Arc::new(Workspace::new(inpod, host, host_side, options.host_root.clone(), memory));
+        let branches = (ambient && options.aws_branch_eni).then(|| host.try_clone()).transpose()?;
+        let branches = branches.map(|netns| Branches::recall(netns, &options.run_dir));
+        let workspace = Workspace::new(inpod, host, host_side, branches, options.host_root.clone(), memory);
+        let workspace = Arc::new(workspace);
         let config = Config {
             policy: options.policy.clone(),
             settings: NodeSettings {

@@ -196,9 +196,9 @@ pub const TABLE: &[Row<Config>] = &[
         Name::Variable("AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE"),
         Takes::Switch,
         "true",
-        Section::Ignored,
-        "Policy routes for the probes of branch-ENI pods on AWS; not part of this version.",
-        |_, v| boolean(v).map(drop),
+        Section::Ambient,
+        "Lead the probes of branch-ENI pods on AWS to their interfaces, where net.ipv4.tcp_early_demux is 0.",
+        |c, v| put(&mut c.aws_branch_eni, boolean(v)),
     ),
     // The plugin and its configuration.
     flag(

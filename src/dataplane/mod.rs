@@ -1,5 +1,6 @@
 //! Where rules meet the kernel: [`inpod`] is the front door for pods, [`host`] for the host; both use one [`engine`].
 
+pub mod branch_eni;
 mod detect;
 mod effect;
 pub mod engine;

@@ -5,6 +5,7 @@
 //! boot) is an error of kind `Unsupported`.
 
 pub mod attributes;
+pub mod policy;
 pub mod socket;
 
 use crate::error::{Context, Error, Kind, Result};
@@ -60,6 +61,8 @@ pub struct MarkRule {
 
 /// Attributes of `struct fib_rule_hdr`.
 mod fra {
+    pub const DST: u16 = 1;
+    pub const IIFNAME: u16 = 3;
     pub const PRIORITY: u16 = 6;
     pub const FWMARK: u16 = 10;
     pub const SUPPRESS_PREFIXLEN: u16 = 14;
@@ -151,6 +154,7 @@ pub struct LocalRoute {
 
 /// Attributes of `struct rtmsg`.
 mod rta {
+    pub const DST: u16 = 1;
     pub const OIF: u16 = 4;
     pub const TABLE: u16 = 15;
 }

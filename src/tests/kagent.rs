@@ -2,6 +2,7 @@
 //! namespaces and rules, the plugin as a runtime runs it, and a stand-in for ztunnel.
 
 mod alone;
+mod eni;
 mod fallback;
 mod host;
 mod life;

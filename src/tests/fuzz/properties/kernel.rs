@@ -7,6 +7,7 @@ use ferrule::dataplane::{legacy, nft, probe_set};
 use ferrule::rules::diff::{Expected, Leftovers, plain_jumps};
 use ferrule::rules::inpod::{OWNED, Settings, rules};
 use ferrule::rules::view::View;
+use ferrule::sys::netlink::policy::PolicyRule;
 use ferrule::sys::netlink::socket::Answers;
 use ferrule::sys::netlink::{Family, LocalRoute, MarkRule, RawMessage, address};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -107,6 +108,9 @@ fn ipset_dump(input: &[u8]) {
 /// Rules, routes and addresses: decoded or left out.
 fn route_dump(input: &[u8]) {
     for message in messages(input) {
+        if let Some(rule) = PolicyRule::parse(&message) {
+            assert!(MarkRule::parse(&message).is_none(), "{rule:?}");
+        }
         if let Some(rule) = MarkRule::parse(&message) {
             assert!(rule.priority.is_some());
         }
