@@ -188,7 +188,7 @@ pub struct Single<'a> {
     kind: String,
 }
 
-/// The name that Istio gives a network converted from a configuration without one.
+/// The name that Istio gives a network converted from a configuration without one; no runtime takes an empty one.
 const NAMELESS: &str = "\"k8s-pod-network\"";
 
 impl<'a> Single<'a> {
@@ -214,7 +214,8 @@ impl<'a> Single<'a> {
         let rest = self.members.0.iter().filter(|(key, _)| !is_head(key));
         let rest =
             rest.filter_map(|(key, value)| self.text.get(span(self.text, key).start..span(self.text, value).end));
-        let mut head = vec![("\"name\"", self.members.last("name").map_or(NAMELESS, RawValue::get))];
+        let name = self.members.last("name").map(RawValue::get).filter(|name| *name != "\"\"");
+        let mut head = vec![("\"name\"", name.unwrap_or(NAMELESS))];
         head.extend(self.members.last("cniVersion").map(|version| ("\"cniVersion\"", version.get())));
         let Some(style) = Style::of(self.text.trim()) else {
             let head = head.iter().map(|(key, value)| format!("{key}:{value},")).collect::<String>();
