@@ -8,6 +8,7 @@ mod host;
 mod life;
 mod outage;
 mod ports;
+mod rollover;
 mod stop;
 
 use crate::agent::{SELECTOR, has_rules, is_right, netns, rules};
