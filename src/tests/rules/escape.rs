@@ -1,6 +1,7 @@
 //! While rules are replaced, no connection passes by the redirection.
 
-use super::pod::{VARIANTS, plain, pod, programmer, sh};
+use super::pod::{plain, pod, sh};
+use crate::support::engine::{BACKENDS, programmer};
 use ferrule::dataplane::inpod::Applied;
 use ferrule::rules::inpod::Settings;
 use std::io::{ErrorKind, Read, Write};
@@ -13,8 +14,8 @@ const SERVICE: ([u8; 4], u16) = ([10, 77, 0, 1], 80);
 
 #[test]
 fn no_connection_escapes_while_rules_are_replaced() {
-    for variant in VARIANTS {
-        let (inpod, _dir) = programmer(variant);
+    for backend in BACKENDS {
+        let (inpod, _dir) = programmer(backend);
         let netns = pod();
         sh(&netns, "ip link add out0 type veth peer name out1; ip addr add 10.77.0.2/24 dev out0");
         sh(&netns, "ip link set out0 up; ip link set out1 up");
@@ -34,7 +35,7 @@ fn no_connection_escapes_while_rules_are_replaced() {
             }
         });
         let (passed, escaped) = (traffic.passed.into_inner(), traffic.escaped.into_inner());
-        assert_eq!(escaped, 0, "{variant}: of {passed}");
+        assert_eq!(escaped, 0, "{backend:?}: of {passed}");
         assert!(passed > 100, "only {passed} connections");
     }
 }

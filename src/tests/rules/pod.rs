@@ -1,6 +1,8 @@
 //! A network namespace to put rules into, and eyes that do not use the code under test.
 
-use ferrule::dataplane::inpod::{InPod, Options};
+use crate::support::engine;
+use ferrule::dataplane::engine::Backend;
+use ferrule::dataplane::inpod::InPod;
 use ferrule::dataplane::xtables::Variant;
 use ferrule::rules::inpod::Settings;
 use ferrule::sys::netns::Netns;
@@ -132,14 +134,7 @@ pub(super) fn routing(netns: &Netns, family: &str) -> Vec<String> {
 
 /// A programmer that uses `variant`, and the directory it works in.
 pub(super) fn programmer(variant: Variant) -> (InPod, TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let options = Options {
-        force_variant: Some(variant),
-        lock_dir: dir.path().join("locks"),
-        program_dir: None,
-        ..Default::default()
-    };
-    (InPod::detect(options, &Netns::scratch().unwrap()).unwrap(), dir)
+    engine::programmer(Backend::Iptables(variant))
 }
 
 /// Fills a directory with programs that write their name to `calls` and then do what they should.

@@ -1,7 +1,9 @@
 //! Over what is there: again, over other settings, beside rules of others, and out again.
 
-use super::scene::{VARIANTS, plain, programmer};
+use super::scene::{VARIANTS, plain};
+use crate::support::engine::programmer;
 use crate::support::netns::{PodNetns, run_in};
+use ferrule::dataplane::engine::Backend;
 use ferrule::dataplane::inpod::Applied;
 use ferrule::dataplane::xtables::Variant;
 use ferrule::rules::diff::Leftovers;
@@ -97,7 +99,7 @@ fn programs() -> Vec<(&'static str, Program)> {
 #[test]
 fn over_other_settings_with_reconcile_exactly_the_new_ones_are_left() {
     for variant in VARIANTS {
-        let (inpod, _dir) = programmer(variant);
+        let (inpod, _dir) = programmer(Backend::Iptables(variant));
         let engine = inpod.engine();
         let programs = programs();
         let fresh: Vec<Vec<String>> = programs
@@ -131,7 +133,7 @@ fn over_other_settings_with_reconcile_exactly_the_new_ones_are_left() {
 #[test]
 fn over_other_settings_without_reconcile_the_old_ones_stay_beside_the_new_ones() {
     for variant in VARIANTS {
-        let (inpod, _dir) = programmer(variant);
+        let (inpod, _dir) = programmer(Backend::Iptables(variant));
         let engine = inpod.engine();
         let programs = programs();
         let (plain, interfaces) = (&programs[2].1, &programs[4].1);
@@ -155,7 +157,7 @@ fn over_other_settings_without_reconcile_the_old_ones_stay_beside_the_new_ones()
 #[test]
 fn damage_is_noticed_and_put_right() {
     for variant in VARIANTS {
-        let (inpod, _dir) = programmer(variant);
+        let (inpod, _dir) = programmer(Backend::Iptables(variant));
         let (_, program) = &programs()[1];
         let pod = pod(variant);
         inpod.apply(pod.netns(), program.clone()).unwrap();

@@ -4,8 +4,10 @@
 //! 10.4.0.1, and behind the pod's default route 10.2.0.1, 10.3.0.1, fd00:2::1 and fd00:3::1. The machine is 10.5.0.2.
 
 use super::envoy::{self, ENVOY, Envoy, ask_as};
+use crate::support::engine::{BACKENDS, programmer};
+use crate::support::eventually;
 use crate::support::netns::{PodNetns, run_in};
-use ferrule::dataplane::inpod::{Applied, InPod, Options};
+use ferrule::dataplane::inpod::{Applied, InPod};
 use ferrule::dataplane::xtables::Variant;
 use ferrule::rules::program::Program;
 use ferrule::rules::sidecar::{Only, Settings, program};
@@ -18,7 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tempfile::TempDir;
 
 pub(super) const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
 
@@ -31,18 +32,6 @@ pub(crate) fn plain() -> Settings {
         outbound_ports_excluded: vec![15020],
         ..Settings::default()
     }
-}
-
-/// A programmer that uses one variant, and the directory it works in.
-pub(super) fn programmer(variant: Variant) -> (InPod, TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let options = Options {
-        force_variant: Some(variant),
-        lock_dir: dir.path().join("locks"),
-        program_dir: None,
-        ..Default::default()
-    };
-    (InPod::detect(options, &Netns::scratch().unwrap()).unwrap(), dir)
 }
 
 pub(super) struct Scene {
@@ -90,14 +79,21 @@ impl Scene {
         Scene { _envoy: None, _servers: servers, pod, world, vm }
     }
 
-    /// Runs a test with these settings, with each variant of iptables in turn.
+    /// Runs a test with these settings, with each backend in turn.
     #[track_caller]
     pub(super) fn with(&self, settings: &Settings, ipv6: bool, test: impl Fn(&Self)) {
-        for variant in VARIANTS {
-            let (inpod, _dir) = programmer(variant);
+        for backend in BACKENDS {
+            let (inpod, _dir) = programmer(backend);
             let program = program(settings, ipv6);
-            assert_eq!(inpod.apply(self.pod.netns(), program.clone()).unwrap(), Applied::Written, "{variant}");
-            assert_eq!(inpod.apply(self.pod.netns(), program.clone()).unwrap(), Applied::AlreadyRight, "{variant}");
+            assert_eq!(inpod.apply(self.pod.netns(), program.clone()).unwrap(), Applied::Written, "{backend:?}");
+            assert_eq!(inpod.apply(self.pod.netns(), program.clone()).unwrap(), Applied::AlreadyRight, "{backend:?}");
+            if ipv6 {
+                // The kernel makes an address ready for use on a thread of its own.
+                let ready = || {
+                    run_in(self.pod.netns(), "ip", &["-6", "route", "show", "table", "local"]).contains("local ::6 ")
+                };
+                eventually("::6 is there", ready);
+            }
             test(self);
             self.clean(&inpod, &program);
         }

@@ -1,7 +1,9 @@
 //! Pods with `hostUsers: false`: their network namespace belongs to a user namespace of their own.
 
-use super::scene::{VARIANTS, plain};
-use ferrule::dataplane::inpod::{Applied, InPod, Options};
+use super::scene::plain;
+use crate::support::engine::{BACKENDS, options};
+use ferrule::dataplane::engine::Backend;
+use ferrule::dataplane::inpod::{Applied, InPod};
 use ferrule::rules::inpod;
 use ferrule::rules::sidecar::program;
 use ferrule::sys::netlink::set_link_up;
@@ -39,17 +41,15 @@ impl Drop for Sandbox {
 
 #[test]
 fn rules_go_into_a_namespace_of_another_user() {
-    for variant in VARIANTS {
+    for backend in BACKENDS {
         let dir = tempfile::tempdir().unwrap();
         // As the agent's own directory: others may pass through it.
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let options = Options {
-            force_variant: Some(variant),
-            lock_dir: dir.path().join("locks"),
-            program_dir: None,
-            ..Default::default()
+        let programmer = InPod::detect(options(backend, dir.path()), &Netns::scratch().unwrap()).unwrap();
+        let (save, hook, ours) = match backend {
+            Backend::Iptables(variant) => (format!("iptables-{variant}-save"), "-A OUTPUT -j ISTIO_OUTPUT", "ISTIO"),
+            Backend::Nftables => ("nft list ruleset".to_owned(), "jump istio-output", "istio"),
         };
-        let programmer = InPod::detect(options, &Netns::scratch().unwrap()).unwrap();
         let ambient = inpod::Settings {
             dns_capture: true,
             ingress_mode: false,
@@ -61,15 +61,15 @@ fn rules_go_into_a_namespace_of_another_user() {
         for program in [program(&plain(), true), (&ambient).into()] {
             let (_sandbox, netns) = Sandbox::start();
             let save = || {
-                let run = || Command::new(format!("iptables-{variant}-save")).output().unwrap().stdout;
+                let run = || Command::new("sh").args(["-c", &save]).output().unwrap().stdout;
                 String::from_utf8(netns.enter(run).unwrap()).unwrap()
             };
-            assert_eq!(programmer.apply(&netns, program.clone()).unwrap(), Applied::Written, "{variant}");
-            assert!(save().contains("-A OUTPUT -j ISTIO_OUTPUT"), "{}", save());
-            assert_eq!(programmer.apply(&netns, program.clone()).unwrap(), Applied::AlreadyRight, "{variant}");
+            assert_eq!(programmer.apply(&netns, program.clone()).unwrap(), Applied::Written, "{backend:?}");
+            assert!(save().contains(hook), "{}", save());
+            assert_eq!(programmer.apply(&netns, program.clone()).unwrap(), Applied::AlreadyRight, "{backend:?}");
             assert_eq!(programmer.check(&netns, program.clone()).unwrap(), Vec::<String>::new());
             programmer.engine().remove(&netns, &program).unwrap();
-            assert!(!save().contains("ISTIO"), "{}", save());
+            assert!(!save().contains(ours), "{}", save());
         }
     }
 }

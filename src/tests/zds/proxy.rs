@@ -3,8 +3,9 @@
 
 use super::*;
 use crate::standin::{ANSWER_V4, PodStats, Standin};
+use crate::support::engine::programmer;
 use crate::support::netns::run_in;
-use ferrule::dataplane::inpod::{InPod, Options};
+use ferrule::dataplane::engine::Backend;
 use ferrule::dataplane::xtables::Variant;
 use ferrule::rules::inpod::Settings;
 use std::io::{Read as _, Write as _};
@@ -52,8 +53,19 @@ struct World {
 }
 
 impl World {
-    /// Wires everything up; `a` and `b` get these settings and are enrolled.
+    /// A test with each of the backends that differ.
+    fn each(settings: &Settings, test: impl Fn(World)) {
+        for backend in [Backend::Iptables(Variant::Nft), Backend::Nftables] {
+            test(World::with(settings, backend));
+        }
+    }
+
     fn new(settings: &Settings) -> Self {
+        Self::with(settings, Backend::Iptables(Variant::Nft))
+    }
+
+    /// Wires everything up; `a` and `b` get these settings and are enrolled.
+    fn with(settings: &Settings, backend: Backend) -> Self {
         let node = Netns::scratch().unwrap();
         ip(&node, "link add br0 type bridge forward_delay 0\nlink set br0 up\n");
         let [a, b, stranger] = [A, B, STRANGER].map(|host| {
@@ -71,7 +83,7 @@ impl World {
             pod
         });
         for pod in [&a, &b] {
-            program(pod, settings);
+            programmer(backend).0.apply(pod, settings).unwrap();
         }
         let agent = Agent::start(LONG);
         let options =
@@ -107,12 +119,6 @@ fn settings() -> Settings {
         probe_v4: Ipv4Addr::new(169, 254, 7, 127),
         probe_v6: "fd16:9254:7127:1337:ffff:ffff:ffff:ffff".parse().unwrap(),
     }
-}
-
-fn program(pod: &Netns, settings: &Settings) {
-    let dir = TempDir::new().unwrap();
-    let options = Options { force_variant: Some(Variant::Nft), lock_dir: dir.path().into(), ..Default::default() };
-    InPod::detect(options, &Netns::own().unwrap()).unwrap().apply(pod, settings).unwrap();
 }
 
 /// A server in a pod that tells each client its address and then returns what it sends. It ends with the test.
@@ -166,41 +172,44 @@ fn talk(from: &Netns, to: IpAddr, bytes: usize) -> std::io::Result<String> {
 
 #[test]
 fn pod_to_pod_goes_through_both_proxies_and_keeps_its_address() {
-    let world = World::new(&settings());
-    serve(&world.b);
-    for (n, address) in [v4 as fn(u8) -> IpAddr, v6].into_iter().enumerate() {
-        assert_eq!(talk(&world.a, address(B), 1_000_000).unwrap(), address(A).to_string());
-        let n = n as u64 + 1;
-        world.counted([n, 0, 0], [0, 0, n]);
-        let (peer, destination) = world.pod("a").outbound.last.unwrap();
-        assert_eq!((peer.ip(), destination), (address(A), SocketAddr::new(address(B), PORT)));
-        assert_eq!(world.pod("b").hbone.last.unwrap().0.ip(), address(A));
-        eventually("all bytes are counted", || world.pod("a").outbound.bytes >= n * 2_000_000);
-    }
+    World::each(&settings(), |world| {
+        serve(&world.b);
+        for (n, address) in [v4 as fn(u8) -> IpAddr, v6].into_iter().enumerate() {
+            assert_eq!(talk(&world.a, address(B), 1_000_000).unwrap(), address(A).to_string());
+            let n = n as u64 + 1;
+            world.counted([n, 0, 0], [0, 0, n]);
+            let (peer, destination) = world.pod("a").outbound.last.unwrap();
+            assert_eq!((peer.ip(), destination), (address(A), SocketAddr::new(address(B), PORT)));
+            assert_eq!(world.pod("b").hbone.last.unwrap().0.ip(), address(A));
+            eventually("all bytes are counted", || world.pod("a").outbound.bytes >= n * 2_000_000);
+        }
+    });
 }
 
 #[test]
 fn strangers_reach_a_pod_through_its_proxy_under_their_own_address() {
-    let world = World::new(&settings());
-    serve(&world.b);
-    serve(&world.stranger);
-    for (n, address) in [v4 as fn(u8) -> IpAddr, v6].into_iter().enumerate() {
-        assert_eq!(talk(&world.stranger, address(B), 100_000).unwrap(), address(STRANGER).to_string());
-        let n = n as u64 + 1;
-        world.counted([n - 1, 0, 0], [0, n, 0]);
-        assert_eq!(talk(&world.a, address(STRANGER), 100_000).unwrap(), address(A).to_string());
-        world.counted([n, 0, 0], [0, n, 0]);
-    }
+    World::each(&settings(), |world| {
+        serve(&world.b);
+        serve(&world.stranger);
+        for (n, address) in [v4 as fn(u8) -> IpAddr, v6].into_iter().enumerate() {
+            assert_eq!(talk(&world.stranger, address(B), 100_000).unwrap(), address(STRANGER).to_string());
+            let n = n as u64 + 1;
+            world.counted([n - 1, 0, 0], [0, n, 0]);
+            assert_eq!(talk(&world.a, address(STRANGER), 100_000).unwrap(), address(A).to_string());
+            world.counted([n, 0, 0], [0, n, 0]);
+        }
+    });
 }
 
 #[test]
 fn ingress_mode_lets_plain_text_in() {
-    let world = World::new(&Settings { ingress_mode: true, ..settings() });
-    serve(&world.b);
-    assert_eq!(talk(&world.stranger, v4(B), 1000).unwrap(), v4(STRANGER).to_string());
-    world.counted([0, 0, 0], [0, 0, 0]);
-    assert_eq!(talk(&world.a, v4(B), 1000).unwrap(), v4(A).to_string());
-    world.counted([1, 0, 0], [0, 0, 1]);
+    World::each(&Settings { ingress_mode: true, ..settings() }, |world| {
+        serve(&world.b);
+        assert_eq!(talk(&world.stranger, v4(B), 1000).unwrap(), v4(STRANGER).to_string());
+        world.counted([0, 0, 0], [0, 0, 0]);
+        assert_eq!(talk(&world.a, v4(B), 1000).unwrap(), v4(A).to_string());
+        world.counted([1, 0, 0], [0, 0, 1]);
+    });
 }
 
 #[test]
@@ -215,17 +224,18 @@ fn dns_is_answered_by_the_proxy_where_it_is_captured() {
         let mut answer = [0; 512];
         socket.recv_from(&mut answer).map(|(len, from)| (answer[..len].to_vec(), from))
     };
-    let world = World::new(&Settings { dns_capture: true, ..settings() });
-    let (answer, from) = udp(&world.a).unwrap();
-    assert_eq!(from, nobody, "as if the resolver had answered");
-    assert!(answer.starts_with(b"\x12\x34") && answer.ends_with(&ANSWER_V4.octets()));
-    let mut tcp = world.a.enter(|| TcpStream::connect_timeout(&nobody, PATIENCE)).unwrap().unwrap();
-    tcp.set_read_timeout(Some(PATIENCE)).unwrap();
-    tcp.write_all(&[&[0, query.len() as u8][..], query].concat()).unwrap();
-    let mut over_tcp = Vec::new();
-    tcp.read_to_end(&mut over_tcp).unwrap();
-    assert_eq!(over_tcp[2..], answer);
-    assert_eq!(world.pod("a").dns, 2);
+    World::each(&Settings { dns_capture: true, ..settings() }, |world| {
+        let (answer, from) = udp(&world.a).unwrap();
+        assert_eq!(from, nobody, "as if the resolver had answered");
+        assert!(answer.starts_with(b"\x12\x34") && answer.ends_with(&ANSWER_V4.octets()));
+        let mut tcp = world.a.enter(|| TcpStream::connect_timeout(&nobody, PATIENCE)).unwrap().unwrap();
+        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        tcp.write_all(&[&[0, query.len() as u8][..], query].concat()).unwrap();
+        let mut over_tcp = Vec::new();
+        tcp.read_to_end(&mut over_tcp).unwrap();
+        assert_eq!(over_tcp[2..], answer);
+        assert_eq!(world.pod("a").dns, 2);
+    });
 
     let world = World::new(&settings());
     udp(&world.a).unwrap_err();
@@ -234,15 +244,16 @@ fn dns_is_answered_by_the_proxy_where_it_is_captured() {
 
 #[test]
 fn letting_a_pod_go_cuts_its_connections() {
-    let world = World::new(&settings());
-    serve(&world.b);
-    let (mut stream, _) = call(&world.a, v4(B)).unwrap();
-    world.agent.server.send(world.ztunnel, del("a"));
-    world.agent.acked(world.ztunnel, "a");
-    let mut byte = [0];
-    assert!(matches!(stream.read(&mut byte), Ok(0) | Err(_)), "still open");
-    // The rules are still there and nobody serves them: cut off, not let through.
-    call(&world.a, v4(B)).unwrap_err();
+    World::each(&settings(), |world| {
+        serve(&world.b);
+        let (mut stream, _) = call(&world.a, v4(B)).unwrap();
+        world.agent.server.send(world.ztunnel, del("a"));
+        world.agent.acked(world.ztunnel, "a");
+        let mut byte = [0];
+        assert!(matches!(stream.read(&mut byte), Ok(0) | Err(_)), "still open");
+        // The rules are still there and nobody serves them: cut off, not let through.
+        call(&world.a, v4(B)).unwrap_err();
+    });
 }
 
 /// What the demonstration and other tests rely on: a missing piece shows.
