@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub(super) const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
 
 /// A namespace as runtimes hand them over: loopback up.
-pub(super) fn pod() -> Netns {
+pub(crate) fn pod() -> Netns {
     let netns = Netns::scratch().unwrap();
     sh(&netns, "ip link set lo up");
     netns
@@ -49,14 +49,14 @@ pub(crate) fn every_settings() -> Vec<Settings> {
 
 /// Runs a shell script inside and returns what it prints.
 #[track_caller]
-pub(super) fn sh(netns: &Netns, script: &str) -> String {
+pub(crate) fn sh(netns: &Netns, script: &str) -> String {
     let output = netns.enter(|| Command::new("sh").args(["-ec", script]).output().unwrap()).unwrap();
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Loads rules of others, in every table and family, some with names that look like ours.
-pub(super) fn foreign(netns: &Netns, variant: Variant) {
+pub(crate) fn foreign(netns: &Netns, variant: Variant) {
     let mut input = String::new();
     for table in ["mangle", "nat", "raw"] {
         input += &format!(
@@ -69,14 +69,14 @@ pub(super) fn foreign(netns: &Netns, variant: Variant) {
 }
 
 /// Loads the same input in both families.
-pub(super) fn load(netns: &Netns, variant: Variant, input: &str) {
+pub(crate) fn load(netns: &Netns, variant: Variant, input: &str) {
     for ip in ["iptables", "ip6tables"] {
         sh(netns, &format!("{ip}-{variant}-restore --noflush <<'END'\n{input}END\n"));
     }
 }
 
 /// Everything in a variant's tables of one family, without counters and without tables in which nothing is.
-pub(super) fn saved(netns: &Netns, variant: Variant, ip: &str) -> Vec<String> {
+pub(crate) fn saved(netns: &Netns, variant: Variant, ip: &str) -> Vec<String> {
     meaningful(&sh(netns, &format!("{ip}-{variant}-save 2>/dev/null")))
 }
 
@@ -106,7 +106,7 @@ fn meaningful(save: &str) -> Vec<String> {
 }
 
 /// All that a namespace holds: both variants and families, routes and routing rules.
-pub(super) fn everything(netns: &Netns) -> Vec<String> {
+pub(crate) fn everything(netns: &Netns) -> Vec<String> {
     const SCRIPT: &str = "
         for tool in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
             echo \"## $tool\"; $tool-save 2>/dev/null
@@ -128,17 +128,17 @@ fn lines(text: &str) -> Vec<String> {
 }
 
 /// Routing rules and the routes of our table.
-pub(super) fn routing(netns: &Netns, family: &str) -> Vec<String> {
+pub(crate) fn routing(netns: &Netns, family: &str) -> Vec<String> {
     lines(&sh(netns, &format!("ip {family} rule; ip {family} route show table 100 2>/dev/null || true")))
 }
 
 /// A programmer that uses `variant`, and the directory it works in.
-pub(super) fn programmer(variant: Variant) -> (InPod, TempDir) {
+pub(crate) fn programmer(variant: Variant) -> (InPod, TempDir) {
     engine::programmer(Backend::Iptables(variant))
 }
 
 /// Fills a directory with programs that write their name to `calls` and then do what they should.
-pub(super) fn counted_programs(dir: &Path) {
+pub(crate) fn counted_programs(dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
     for variant in VARIANTS {
         for ip in ["iptables", "ip6tables"] {
@@ -153,6 +153,6 @@ pub(super) fn counted_programs(dir: &Path) {
 }
 
 /// How many programs of [`counted_programs`] were run.
-pub(super) fn calls(dir: &Path) -> usize {
+pub(crate) fn calls(dir: &Path) -> usize {
     std::fs::read_to_string(dir.join("calls")).unwrap().lines().count()
 }
