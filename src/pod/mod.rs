@@ -5,8 +5,10 @@
 
 pub mod decision;
 pub mod explanation;
+pub mod failed_init;
 pub mod object;
 pub mod overrides;
+pub mod query;
 pub mod redirection;
 pub mod selector;
 mod strings;

@@ -3,6 +3,7 @@
 //! JSON is decoded straight into small structs: what has no meaning here is skipped without being built. YAML goes
 //! through the same decoder, as JSON, the way Kubernetes' own tools read it.
 
+use super::failed_init::{ContainerStatus, FailedInit};
 use super::types::{CONFIG_HASH, Namespace, Phase, Pod, PodName, Proxy, StringMap};
 use super::yaml;
 use crate::error::{Context, Result};
@@ -68,7 +69,11 @@ impl<'de> Deserialize<'de> for Versioned<Pod> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         let mut raw = RawPod::deserialize(d)?;
         let version = raw.metadata.take_version()?;
-        Ok(Versioned { version, object: raw.into_pod().map_err(D::Error::custom)? })
+        let mut object = raw.into_pod().map_err(D::Error::custom)?;
+        if let Some(failed) = &mut object.failed_init {
+            failed.version.clone_from(&version);
+        }
+        Ok(Versioned { version, object })
     }
 }
 
@@ -153,9 +158,16 @@ struct Metadata {
     #[serde(default, deserialize_with = "or_default")]
     labels: StringMap,
     #[serde(default, deserialize_with = "meaningful")]
-    annotations: StringMap,
+    annotations: Annotations,
     #[serde(default, rename = "deletionTimestamp")]
     deletion_timestamp: Option<IgnoredAny>,
+}
+
+#[derive(Default)]
+struct Annotations {
+    kept: StringMap,
+    /// Keys of the others.
+    other: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -179,6 +191,8 @@ struct Spec {
     service_account_name: String,
     #[serde(deserialize_with = "or_default")]
     host_network: bool,
+    #[serde(deserialize_with = "or_default")]
+    restart_policy: String,
     #[serde(deserialize_with = "or_default")]
     containers: Vec<Container>,
     #[serde(deserialize_with = "or_default")]
@@ -222,6 +236,8 @@ struct Status {
     pod_ip: String,
     #[serde(rename = "podIPs", deserialize_with = "or_default")]
     pod_ips: Vec<PodIp>,
+    #[serde(rename = "initContainerStatuses", deserialize_with = "or_default")]
+    init_containers: Vec<ContainerStatus>,
 }
 
 #[derive(Deserialize, Default)]
@@ -239,21 +255,30 @@ impl RawPod {
         }
         let name = PodName { namespace, name: metadata.name };
         let ips = status.ips().with_context(|| format!("Pod {name}"))?;
+        let phase =
+            if matches!(status.phase.as_str(), "Succeeded" | "Failed") { Phase::Finished } else { Phase::Active };
+        let failures: Vec<_> = status.init_containers.into_iter().flat_map(ContainerStatus::failures).collect();
+        let failed_init = (!failures.is_empty()).then(|| {
+            Box::new(FailedInit {
+                version: String::new(),
+                other_annotations: metadata.annotations.other,
+                restart_policy: spec.restart_policy,
+                phase: status.phase,
+                failures,
+            })
+        });
         let containers = || spec.init_containers.iter().chain(&spec.containers);
         Ok(Pod {
             uid: if metadata.uid.is_empty() { derived_uid(&name) } else { metadata.uid },
             ips,
             labels: metadata.labels,
-            annotations: metadata.annotations,
-            phase: if matches!(status.phase.as_str(), "Succeeded" | "Failed") {
-                Phase::Finished
-            } else {
-                Phase::Active
-            },
+            annotations: metadata.annotations.kept,
+            phase,
             host_network: spec.host_network,
             being_deleted: metadata.deletion_timestamp.is_some(),
             proxy: containers().find(|c| c.name == "istio-proxy").map(|c| Box::new(c.proxy())),
             has_istio_init: containers().any(|c| c.name == "istio-init"),
+            failed_init,
             service_account: match spec.service_account_name {
                 unset if unset.is_empty() => "default".to_owned(),
                 set => set,
@@ -309,28 +334,29 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) ->
     Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
-/// Keeps only the annotations with a meaning here; the others are skipped without being built.
-fn meaningful<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<StringMap, D::Error> {
+/// Keeps only the annotations with a meaning here; the values of the others are skipped without being built.
+fn meaningful<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<Annotations, D::Error> {
     struct Filtering;
     impl<'de> Visitor<'de> for Filtering {
-        type Value = StringMap;
+        type Value = Annotations;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a map of strings")
         }
-        fn visit_unit<E>(self) -> std::result::Result<StringMap, E> {
-            Ok(StringMap::new())
+        fn visit_unit<E>(self) -> std::result::Result<Annotations, E> {
+            Ok(Annotations::default())
         }
-        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> std::result::Result<StringMap, M::Error> {
-            let mut kept = StringMap::new();
+        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> std::result::Result<Annotations, M::Error> {
+            let mut annotations = Annotations::default();
             while let Some(key) = map.next_key::<Cow<'de, str>>()? {
                 let domain = key.split_once('/').map_or("", |(domain, _)| domain);
                 if domain == "istio.io" || domain.ends_with(".istio.io") || key == CONFIG_HASH {
-                    kept.insert(key.into_owned(), map.next_value()?);
+                    annotations.kept.insert(key.into_owned(), map.next_value()?);
                 } else {
                     map.next_value::<IgnoredAny>()?;
+                    annotations.other.push(key.into_owned());
                 }
             }
-            Ok(kept)
+            Ok(annotations)
         }
     }
     d.deserialize_any(Filtering)
@@ -357,6 +383,7 @@ mod tests {
             being_deleted: false,
             proxy: None,
             has_istio_init: false,
+            failed_init: None,
         }
     }
 
@@ -420,6 +447,25 @@ mod tests {
         assert_eq!(short.runtime_uid(), short.uid);
         let namespace = Namespace { name: "team-a".to_owned(), labels: mesh };
         assert_eq!(got, Objects { pods: vec![short, fixed], namespaces: vec![namespace] });
+    }
+
+    #[test]
+    fn a_pod_whose_init_container_failed() {
+        let failing = |text: &str| {
+            let text = format!(
+                r#"{{"metadata":{{"name":"a","namespace":"b","uid":"u","resourceVersion":"7","annotations":{{"x/y":"",
+                "sidecar.istio.io/status":"{{}}"}}}},"spec":{{"restartPolicy":"Never"}},"status":{{"phase":"Failed",
+                "initContainerStatuses":[{{"name":"v","state":{{"terminated":{{"exitCode":{text}}}}}}}]}}}}"#
+            );
+            serde_json::from_str::<Versioned<Pod>>(&text).unwrap().object
+        };
+        let pod = failing("126");
+        let failed = pod.failed_init.unwrap();
+        assert_eq!((failed.version.as_str(), failed.other_annotations.as_slice()), ("7", &["x/y".to_owned()][..]));
+        assert_eq!((failed.restart_policy.as_str(), failed.phase.as_str()), ("Never", "Failed"));
+        assert_eq!((failed.failures[0].container.as_str(), failed.failures[0].exit_code), ("v", 126));
+        assert!(pod.annotations.contains_key("sidecar.istio.io/status") && !pod.annotations.contains_key("x/y"));
+        assert_eq!(failing("0").failed_init, None);
     }
 
     #[test]

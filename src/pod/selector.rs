@@ -118,17 +118,17 @@ impl Display for Mismatch<'_> {
 
 /// `metav1.LabelSelector`: all requirements must hold; without any it matches everything.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-struct LabelSelector(Vec<Requirement>);
+pub struct LabelSelector(pub(super) Vec<Requirement>);
 
 /// One requirement on one label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Requirement {
-    key: String,
-    test: Test,
+pub(super) struct Requirement {
+    pub(super) key: String,
+    pub(super) test: Test,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Test {
+pub(super) enum Test {
     In(BTreeSet<String>),
     NotIn(BTreeSet<String>),
     Exists,
@@ -152,6 +152,11 @@ impl LabelSelector {
     /// The first requirement that these labels do not meet.
     fn unmet(&self, labels: &StringMap) -> Option<&Requirement> {
         self.0.iter().find(|requirement| !requirement.matches(labels))
+    }
+
+    /// Whether all of it holds.
+    pub fn matches(&self, labels: &StringMap) -> bool {
+        self.unmet(labels).is_none()
     }
 }
 

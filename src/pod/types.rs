@@ -1,5 +1,6 @@
 //! Pods and namespaces, reduced to what we need. Memory per pod is bounded by what is kept here.
 
+use super::failed_init::FailedInit;
 pub use super::strings::StringMap;
 use std::net::IpAddr;
 
@@ -53,6 +54,8 @@ pub struct Pod {
     pub proxy: Option<Box<Proxy>>,
     /// A container, init or not, is named `istio-init`: it programs the pod's redirection itself.
     pub has_istio_init: bool,
+    /// Set where an init container has failed.
+    pub failed_init: Option<Box<FailedInit>>,
 }
 
 /// What sidecar redirection depends on in the container `istio-proxy`.
