@@ -27,7 +27,7 @@
 //! |---|---|
 //! | 4 | `main` the one front door; [`cli`] argv to command; [`config`] strings to each room's own `Options` |
 //! | 3 | [`agent`] decides, and owns all mutable state |
-//! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`zds`] serving ztunnel; [`kube`] the Kubernetes API |
+//! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`repair`] pods that started before the plugin was there; [`zds`] serving ztunnel; [`kube`] the Kubernetes API |
 //! | 1 | [`pod`] what a pod is and whether we want it; [`rules`] what the packet filter should say. Pure: no clock, no environment, no files |
 //! | 0 | [`sys`] one door per effect; [`http`] HTTP/1.1 over any stream; [`error`]; [`logging`]; [`metrics`] |
 //!
@@ -66,6 +66,7 @@ pub mod kube;
 pub mod logging;
 pub mod metrics;
 pub mod pod;
+pub mod repair;
 pub mod rules;
 pub mod sys;
 pub mod zds;
