@@ -16,6 +16,7 @@ use crate::kube;
 use crate::logging;
 use crate::pod::decision::Policy;
 use crate::pod::selector::EnablementSelectors;
+use crate::repair;
 use crate::rules;
 use crate::sys::file::HostRoot;
 use option::{Flags, Remark, Variables};
@@ -55,6 +56,11 @@ pub struct Config {
     skip_tls_verify: bool,
     pod_dir: Option<PathBuf>,
     node: String,
+    repair_enabled: bool,
+    repair: repair::Options,
+    repair_label_pods: bool,
+    repair_label: (String, String),
+    repair_node: String,
     health_port: u16,
     monitoring_port: u16,
     host_root: PathBuf,
@@ -75,13 +81,17 @@ impl Config {
     /// Reads every option: flag before variable before default.
     pub fn read(flags: &Flags, variables: &Variables) -> Result<(Self, Vec<Remark>)> {
         let mut config = Config::blank();
-        let remarks = option::fill(table::TABLE, flags, variables, &mut config)?;
+        let mut remarks = option::fill(table::TABLE, flags, variables, &mut config)?;
         if config.owned && !(config.chained && config.ambient_enabled) {
             return Err(Error::of(
                 Kind::Usage,
                 "--istio-owned-cni-config needs --chained-cni-plugin and --ambient-enabled: only an ambient agent \
                  keeps a chain of its own",
             ));
+        }
+        if !config.repair_node.is_empty() && !config.node.is_empty() && config.repair_node != config.node {
+            let text = format!("--repair-node-name={} is ignored: this is {}", config.repair_node, config.node);
+            remarks.push((log::Level::Warn, text));
         }
         Ok((config, remarks))
     }
@@ -118,6 +128,11 @@ impl Config {
             skip_tls_verify: false,
             pod_dir: None,
             node: String::new(),
+            repair_enabled: false,
+            repair: repair::Options::default(),
+            repair_label_pods: false,
+            repair_label: (String::new(), String::new()),
+            repair_node: String::new(),
             health_port: 0,
             monitoring_port: 0,
             host_root: PathBuf::new(),
@@ -203,14 +218,21 @@ impl Config {
             own_namespace: self.own_namespace().to_owned(),
             disable_safe_upgrade: self.disable_safe_upgrade,
             aws_branch_eni: self.aws_branch_eni,
+            repair: self.repair(),
             install: self.install(),
         })
     }
 
+    /// Race repair.
+    fn repair(&self) -> Option<repair::Options> {
+        let label = self.repair_label_pods.then(|| self.repair_label.clone());
+        self.repair_enabled.then(|| repair::Options { label, ..self.repair.clone() })
+    }
+
     /// This node's name: as told, else the host's.
     fn node_name(&self) -> Result<String> {
-        if !self.node.is_empty() {
-            return Ok(self.node.clone());
+        if let Some(told) = [&self.node, &self.repair_node].into_iter().find(|name| !name.is_empty()) {
+            return Ok(told.clone());
         }
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
         let name = name.context("NODE_NAME is not set, and the host's name cannot be read")?;
@@ -307,6 +329,8 @@ fn plugin_log_level(level: log::LevelFilter) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::query::{self, FieldSelector};
+    use crate::repair::detect::Filter;
     use std::collections::BTreeSet;
 
     fn read(flags: &[(&'static str, &str)], variables: &[(&str, &str)]) -> Result<(Config, Vec<Remark>)> {
@@ -343,6 +367,13 @@ mod tests {
         assert_eq!((agent.health_port, agent.monitoring_port), (8000, 15014));
         assert_eq!(agent.own_namespace, "istio-system");
         assert_eq!((agent.force_backend, agent.verify_interval), (None, Duration::from_secs(30)));
+        let usual = Filter {
+            annotation: "sidecar.istio.io/status".to_owned(),
+            container: "istio-validation".to_owned(),
+            exit_code: 126,
+            ..Filter::default()
+        };
+        assert_eq!(agent.repair, Some(repair::Options { filter: usual, ..repair::Options::default() }));
         let install = config.install();
         assert_eq!(install.net_dir, Path::new("/host/etc/cni/net.d"));
         assert_eq!(install.bin_dir, Path::new("/host/opt/cni/bin"));
@@ -380,6 +411,17 @@ mod tests {
             ("service-account-dir", "/sa"),
             ("log_output_level", "cni-plugin:none,warn"),
             ("log_as_json", "true"),
+            ("repair-repair-pods", "true"),
+            ("repair-delete-pods", "true"),
+            ("repair-label-pods", "true"),
+            ("repair-broken-pod-label-key", "k"),
+            ("repair-broken-pod-label-value", "v"),
+            ("repair-sidecar-annotation", ""),
+            ("repair-init-container-name", "init"),
+            ("repair-init-container-termination-message", "text"),
+            ("repair-init-container-exit-code", "7"),
+            ("repair-label-selectors", "a in (b),!c"),
+            ("repair-field-selectors", "metadata.namespace!=a"),
         ];
         let variables = [
             ("FORCE_IPTABLES_BINARY", "legacy"),
@@ -413,6 +455,20 @@ mod tests {
             (agent.probe_v4.to_string(), agent.probe_v6.to_string()),
             ("192.0.2.1".into(), "2001:db8::1".into())
         );
+        let repair = repair::Options {
+            filter: Filter {
+                annotation: String::new(),
+                container: "init".to_owned(),
+                exit_code: 7,
+                message: "text".to_owned(),
+                labels: query::labels("a in (b),!c").unwrap(),
+                fields: FieldSelector::parse("metadata.namespace!=a").unwrap(),
+            },
+            repair: true,
+            delete: true,
+            label: Some(("k".to_owned(), "v".to_owned())),
+        };
+        assert_eq!(agent.repair, Some(repair));
         let install = config.install();
         assert_eq!(install.net_dir, Path::new("/etc/cni/net.d"));
         assert_eq!(install.bin_dir, Path::new("/opt/bin"));
@@ -463,6 +519,26 @@ mod tests {
         assert_eq!(interval(&[flag], &[("VERIFY_INTERVAL", "nonsense")]).unwrap(), (1, 0));
         assert!(interval(&[("verify-interval", "tcp://10.0.0.1:80")], &[]).is_err());
         assert!(interval(&[("verify-interval", "")], &[]).is_err());
+    }
+
+    #[test]
+    fn the_nodes_name() {
+        let node = |variables: &[(&str, &str)]| {
+            let (config, remarks) = read(&[], variables).unwrap();
+            (config.node_name().unwrap(), remarks.len())
+        };
+        assert_eq!(node(&[("NODE_NAME", "a"), ("REPAIR_NODE_NAME", "a")]), ("a".to_owned(), 0));
+        assert_eq!(node(&[("REPAIR_NODE_NAME", "b")]), ("b".to_owned(), 0));
+        assert_eq!(node(&[("NODE_NAME", "a"), ("REPAIR_NODE_NAME", "b")]), ("a".to_owned(), 1));
+        assert_eq!(read(&[("repair-enabled", "false"), ("pod-source", "dir:/x")], &[]).unwrap().0.repair(), None);
+        for (flag, value, said) in [
+            ("repair-label-selectors", "a=(", "a label selector ("),
+            ("repair-field-selectors", "spec.x=1", "the fields are metadata.name"),
+            ("repair-init-container-exit-code", "256", "0 to 255"),
+        ] {
+            let text = read(&[(flag, value)], &[]).unwrap_err().to_string();
+            assert!(text.contains(flag) && text.contains(said), "{text}");
+        }
     }
 
     #[test]

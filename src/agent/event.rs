@@ -7,6 +7,7 @@ use crate::cni::outside::Outside;
 use crate::error::Result;
 use crate::pod::redirection::Redirection as SidecarRedirection;
 use crate::pod::types::{Namespace, Pod, PodName, StringMap};
+use crate::repair::controller::{End, Order};
 use crate::rules::inpod::Settings;
 use crate::sys::netns::{Netns, NetnsId};
 use crate::zds::server::{self as zds, ConnectionId};
@@ -26,6 +27,8 @@ pub enum Event {
     RequesterGone(u64),
     /// A worker finished.
     Done(TaskId, Outcome),
+    /// What came of an [`Action::Remedy`] for the pod of this uid.
+    Remedied(String, End),
     /// A ztunnel came, answered or went.
     Ztunnel(zds::Notice),
     /// A part of the agent outside the state is not (`Some`: why) or again (`None`) as it should be. Named by its
@@ -132,6 +135,8 @@ pub enum Action {
     Outside(Outside),
     /// People are told what is wrong with a pod.
     Announce(Lament),
+    /// The API server is asked to change a broken pod; reported with [`Event::Remedied`].
+    Remedy(Order),
     /// A connection gets its snapshot.
     Snapshot(ConnectionId, Vec<zds::Request>),
     /// A connection gets a request.
@@ -155,6 +160,8 @@ pub enum Work {
     Check(Arc<Netns>, Settings, Option<Record>),
     /// Redirect the namespace to its sidecar. The addresses are the pod's, if they are known.
     Redirect(Arc<Netns>, Box<SidecarRedirection>, Vec<IpAddr>),
+    /// Compare the namespace with that redirection. The addresses are the pod's, if they are known.
+    Inspect(Arc<Netns>, Box<SidecarRedirection>, Vec<IpAddr>),
     /// Take everything of ours out of the namespace.
     Remove(Arc<Netns>),
     /// Remember this of the pod with this uid, or forget it.
@@ -211,6 +218,8 @@ pub enum Outcome {
     Checked(Result<Vec<String>>, Remembered),
     /// Of [`Work::Redirect`].
     Redirected(Result<()>),
+    /// Of [`Work::Inspect`]: what differs.
+    Inspected(Result<Vec<String>>),
     /// Of [`Work::Remove`].
     Removed(Result<()>),
     /// Of [`Work::Note`].

@@ -15,6 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::logging::Repeat;
 use crate::pod::redirection::Redirection;
 use crate::rules::inpod::Settings;
+use crate::rules::program::Program;
 use crate::rules::sidecar;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::{Netns, NetnsId};
@@ -185,6 +186,7 @@ fn perform(context: &Context, work: Work) -> Outcome {
             Outcome::Checked(differences, remembered)
         }
         Work::Redirect(netns, wanted, ips) => Outcome::Redirected(redirect(context, &netns, &wanted, ips)),
+        Work::Inspect(netns, wanted, ips) => Outcome::Inspected(inspect(context, &netns, &wanted, ips)),
         Work::Remove(netns) => Outcome::Removed(context.programmer().and_then(|programmer| programmer.remove(&netns))),
         Work::Note(uid, record) => Outcome::Noted(note(context, &uid, record)),
         Work::Enter(uid, addresses, inside) => Outcome::Entered(enter(context, &uid, addresses, inside.as_deref())),
@@ -196,12 +198,19 @@ fn perform(context: &Context, work: Work) -> Outcome {
     }
 }
 
-fn redirect(context: &Context, netns: &Netns, wanted: &Redirection, mut ips: Vec<IpAddr>) -> Result<()> {
-    let programmer = context.programmer()?;
+fn redirect(context: &Context, netns: &Netns, wanted: &Redirection, ips: Vec<IpAddr>) -> Result<()> {
+    context.programmer()?.apply(netns, sidecar_program(netns, wanted, ips)?).map(drop)
+}
+
+fn inspect(context: &Context, netns: &Netns, wanted: &Redirection, ips: Vec<IpAddr>) -> Result<Vec<String>> {
+    context.programmer()?.check(netns, sidecar_program(netns, wanted, ips)?)
+}
+
+fn sidecar_program(netns: &Netns, wanted: &Redirection, mut ips: Vec<IpAddr>) -> Result<Program> {
     if ips.is_empty() {
         ips = pod_addresses(netns)?;
     }
-    programmer.apply(netns, sidecar::program(&wanted.settings, wanted.ipv6(&ips))).map(drop)
+    Ok(sidecar::program(&wanted.settings, wanted.ipv6(&ips)))
 }
 
 /// Writes the record. A pod must be able to start although the disk is full: then it is written later.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// What waits to be written; more is dropped.
 const WAITING: usize = 256;
-/// Between two Events on one pod.
+/// Between two Events on one pod for the same reason.
 const PER_POD: Duration = Duration::from_secs(60);
 /// Events at once, and the time after which there may be one more.
 const BURST: u32 = 25;
@@ -28,7 +28,13 @@ pub struct Lament {
     pub uid: String,
     /// Its name.
     pub pod: PodName,
-    /// What is wrong.
+    /// Something is wrong (`Warning`), or was and is not any more (`Normal`).
+    pub warning: bool,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// Which part of us says it.
+    pub component: &'static str,
+    /// The rest.
     pub message: String,
 }
 
@@ -65,18 +71,18 @@ impl Drop for Herald {
 
 fn run(client: &Client, node: &str, laments: &Receiver<Lament>) {
     let mut limit = Limit::new(clock::now());
-    while let Ok(Lament { uid, pod, message }) = laments.recv() {
-        if !limit.allows(&uid, clock::now()) {
+    while let Ok(Lament { uid, pod, warning, reason, component, message }) = laments.recv() {
+        if !limit.allows(&uid, reason, clock::now()) {
             log::debug!(target: "cni-agent", uid = uid, pod:% = pod; "no Event, there were too many: {message}");
             continue;
         }
         let event = PodEvent {
             pod: &pod,
             uid: &uid,
-            warning: true,
-            reason: "RedirectionFailed",
+            warning,
+            reason,
             message: &message,
-            component: "cni-agent",
+            component,
             host: node,
             time: clock::wall(),
         };
@@ -97,8 +103,8 @@ fn run(client: &Client, node: &str, laments: &Receiver<Lament>) {
 struct Limit {
     left: u32,
     refilled: Instant,
-    /// When there was one, by uid; only those that still matter.
-    last: BTreeMap<String, Instant>,
+    /// When there was one, by uid and reason; only those that still matter.
+    last: BTreeMap<(String, &'static str), Instant>,
 }
 
 impl Limit {
@@ -106,7 +112,7 @@ impl Limit {
         Limit { left: BURST, refilled: now, last: BTreeMap::new() }
     }
 
-    fn allows(&mut self, uid: &str, now: Instant) -> bool {
+    fn allows(&mut self, uid: &str, reason: &'static str, now: Instant) -> bool {
         while self.left < BURST && now.saturating_duration_since(self.refilled) >= REFILL {
             self.left += 1;
             self.refilled += REFILL;
@@ -115,11 +121,12 @@ impl Limit {
             self.refilled = now;
         }
         self.last.retain(|_, at| now.saturating_duration_since(*at) < PER_POD);
-        if self.left == 0 || self.last.contains_key(uid) {
+        let key = (uid.to_owned(), reason);
+        if self.left == 0 || self.last.contains_key(&key) {
             return false;
         }
         self.left -= 1;
-        self.last.insert(uid.to_owned(), now);
+        self.last.insert(key, now);
         true
     }
 }
@@ -132,12 +139,13 @@ mod tests {
     fn events_are_limited_per_pod_and_in_all() {
         let begin = clock::now();
         let mut limit = Limit::new(begin);
-        assert!(limit.allows("a", begin) && !limit.allows("a", begin) && limit.allows("b", begin));
-        assert!(!limit.allows("a", begin + PER_POD / 2) && limit.allows("a", begin + PER_POD));
+        assert!(limit.allows("a", "R", begin) && !limit.allows("a", "R", begin) && limit.allows("b", "R", begin));
+        assert!(limit.allows("a", "S", begin), "another reason");
+        assert!(!limit.allows("a", "R", begin + PER_POD / 2) && limit.allows("a", "R", begin + PER_POD));
         let later = begin + Duration::from_secs(3600);
-        let allowed = (0..100).filter(|n| limit.allows(&n.to_string(), later)).count();
+        let allowed = (0..100).filter(|n| limit.allows(&n.to_string(), "R", later)).count();
         assert_eq!(allowed, 25);
-        assert!(!limit.allows("x", later + REFILL / 2) && limit.allows("x", later + REFILL));
-        assert!(!limit.allows("y", later + REFILL));
+        assert!(!limit.allows("x", "R", later + REFILL / 2) && limit.allows("x", "R", later + REFILL));
+        assert!(!limit.allows("y", "R", later + REFILL));
     }
 }

@@ -17,6 +17,7 @@ pub mod memory;
 mod ports;
 mod publish;
 mod pulse;
+mod remedies;
 mod run;
 mod source;
 mod state;
@@ -29,6 +30,7 @@ pub use state::view;
 use crate::install;
 use crate::kube;
 use crate::pod::decision::Policy;
+use crate::repair;
 use crate::sys::file::HostRoot;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -76,6 +78,8 @@ pub struct Options {
     pub disable_safe_upgrade: bool,
     /// `AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE`: the probes of branch-ENI pods are led to their interfaces.
     pub aws_branch_eni: bool,
+    /// What is done about pods that started before the plugin was there; `None`: nothing.
+    pub repair: Option<repair::Options>,
     /// What is put on the node and kept there.
     pub install: install::Options,
 }

@@ -227,6 +227,7 @@ impl Agent {
                 PodSource::Directory(path) => format!("the directory {}", path.display()),
             },
             cluster: matches!(options.source, PodSource::Kubernetes { .. }),
+            repair: options.repair.clone().filter(|_| matches!(options.source, PodSource::Kubernetes { .. })),
             ztunnel_socket: options.ztunnel_socket.display().to_string(),
         };
         let workers = Workers::start(&workspace, pulse, inbox)?;
@@ -291,6 +292,7 @@ impl Agent {
             Action::Publish(uid, name, redirection) => self.source.publish((uid, name, redirection)),
             Action::Outside(outside) => self.outside.tell(outside),
             Action::Announce(lament) => self.source.announce(lament),
+            Action::Remedy(order) => self.source.remedy(order),
             Action::Snapshot(connection, items) => {
                 if let Some(server) = &self.ztunnels {
                     server.snapshot(connection, items);

@@ -8,12 +8,14 @@ use super::herald::{Herald, Lament};
 use super::judge::{Verdict, judge};
 use super::memory::{Published, read_published};
 use super::publish::{self, Change};
+use super::remedies::Remedies;
 use super::writer::Writer;
 use super::{Options, PodSource};
 use crate::error::Result;
 use crate::kube::client::Client;
 use crate::kube::config::Config;
 use crate::pod::types::PodName;
+use crate::repair::controller::Order;
 use crate::sys::thread;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
@@ -33,6 +35,8 @@ pub enum Source {
         annotator: Annotator,
         /// Events.
         herald: Herald,
+        /// Changes of broken pods.
+        remedies: Remedies,
     },
     /// Standalone mode.
     Directory(Directory, Writer<Published>),
@@ -47,9 +51,10 @@ impl Source {
                 let annotator = Annotator::start(&client)?;
                 log::info!(target: "cni-agent", node = node.as_str(); "asking the API server at {}", client.server());
                 let herald = Herald::start(&client, node)?;
+                let remedies = Remedies::start(&client, inbox.clone())?;
                 let cluster = Cluster::start(&client, node, inbox.clone())?;
                 let node = node.clone();
-                Ok((Source::Cluster { client, node, cluster, annotator, herald }, Published::new()))
+                Ok((Source::Cluster { client, node, cluster, annotator, herald, remedies }, Published::new()))
             }
             PodSource::Directory(path) => {
                 let published = read_published(&options.run_dir.join(publish::FILE)).unwrap_or_else(|e| {
@@ -74,6 +79,13 @@ impl Source {
     pub fn announce(&self, lament: Lament) {
         if let Source::Cluster { herald, .. } = self {
             herald.announce(lament);
+        }
+    }
+
+    /// Changes a broken pod, and answers with [`Event::Remedied`]; never blocks.
+    pub fn remedy(&self, order: Order) {
+        if let Source::Cluster { remedies, .. } = self {
+            remedies.push(order);
         }
     }
 

@@ -10,6 +10,7 @@ mod host;
 mod identity;
 mod outside;
 mod pods;
+mod repair;
 mod requests;
 mod search;
 mod sidecar;
@@ -24,6 +25,7 @@ use super::memory::{NodeSettings, Published, Record};
 use crate::cni::event::AttachmentEvent;
 use crate::pod::decision::Policy;
 use crate::pod::types::{PodName, StringMap};
+use crate::repair::controller::Controller;
 use crate::sys::netns::{Netns, NetnsId};
 use host::HostSide;
 use pods::Entry;
@@ -53,6 +55,8 @@ pub struct Config {
     /// The source is an API server: uids are the runtime's, every pod's namespace has an object, and what is published
     /// stands on the pods. Else a pod is known by its name, and what is published is kept here.
     pub cluster: bool,
+    /// What is done about pods that started before the plugin was there.
+    pub repair: Option<crate::repair::Options>,
     /// Where ztunnel connects, for messages.
     pub ztunnel_socket: String,
 }
@@ -68,6 +72,8 @@ pub struct State {
     namespaces: HashMap<String, StringMap>,
     ztunnels: Ztunnels,
     host: HostSide,
+    /// Pods that started before the plugin was there, where something is done about them.
+    broken: Option<Controller>,
     /// When the pods' namespaces are compared with those of their processes.
     compare_at: Option<Instant>,
     /// Requests whose pod the source is being asked for.
@@ -101,6 +107,10 @@ enum Task {
     Compare(Vec<(String, u64)>),
     /// The host's side is being looked at.
     Host,
+    /// The namespaces of these broken pods are being looked for.
+    Seek(Vec<String>),
+    /// Whether a namespace is redirected to its sidecar is being looked at, for whoever asked.
+    Inspect(ReplyTo),
     /// A namespace is being redirected to a sidecar.
     Redirect(sidecar::Redirecting),
 }
@@ -131,6 +141,7 @@ impl State {
         jitter: Box<dyn FnMut() -> f64 + Send>,
         now: Instant,
     ) -> Self {
+        let broken = config.repair.clone().and_then(Controller::new);
         let mut state = State {
             config,
             pods: BTreeMap::new(),
@@ -138,6 +149,7 @@ impl State {
             namespaces: HashMap::new(),
             ztunnels: Ztunnels::default(),
             host: HostSide::default(),
+            broken,
             compare_at: None,
             lookups: Vec::new(),
             early: Vec::new(),
@@ -169,6 +181,7 @@ impl State {
             Event::Request(request, reply) => self.request(request, reply),
             Event::RequesterGone(id) => self.requester_gone(id),
             Event::Done(task, outcome) => self.done(task, outcome),
+            Event::Remedied(uid, end) => self.repaired(&uid, end),
             Event::Ztunnel(notice) => self.ztunnel(notice),
             Event::Condition(what, problem) => self.condition(what, problem),
             Event::Tick => {}
@@ -177,6 +190,7 @@ impl State {
         self.wake_up();
         self.start_search();
         self.look_at_host();
+        self.repair();
         self.compare();
         self.tell_outside();
         self.leave_when_idle();
@@ -191,7 +205,8 @@ impl State {
         };
         let pods = self.pods.values().filter_map(|pod| pod.wake);
         // Nobody looks any more while we leave.
-        let looks = self.host.at.into_iter().chain(self.compare_at).filter(|_| !self.is_stopping());
+        let looks =
+            self.host.at.into_iter().chain(self.compare_at).chain(self.repairs_due()).filter(|_| !self.is_stopping());
         pods.chain(looks).chain(self.lookups.iter().map(|lookup| lookup.until)).chain(stop).min()
     }
 
@@ -261,6 +276,16 @@ impl State {
                 Outcome::Redirected(result) => self.redirected(task, result),
                 outcome => log::error!(target: "cni-agent", "{outcome:?} does not answer a redirection"),
             },
+            Some(Task::Seek(uids)) => {
+                if let Outcome::Walked(found) = outcome {
+                    self.sought(uids, found);
+                }
+            }
+            Some(Task::Inspect(reply)) => {
+                if let Outcome::Inspected(result) = outcome {
+                    self.inspected(reply, result);
+                }
+            }
             Some(Task::Compare(asked)) => {
                 if let Outcome::Compared(moved) = outcome {
                     self.compared(&asked, moved);
@@ -349,7 +374,7 @@ impl State {
 
     fn leave_when_idle(&mut self) {
         let Phase::Stopping(until) = self.phase else { return };
-        let walk = |task: &Task| matches!(task, Task::Walk(_) | Task::Compare(_));
+        let walk = |task: &Task| matches!(task, Task::Walk(_) | Task::Compare(_) | Task::Seek(_));
         let idle = self.tasks.values().all(walk) && self.pods.values().all(|pod| !pod.is_busy());
         if idle || self.now >= until {
             self.out.push(Action::Exit);

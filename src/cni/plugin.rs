@@ -359,7 +359,7 @@ impl Call<'_> {
     /// Tells the agent, so that it can let go early. It finds out by itself as well.
     fn del(&self) -> Result<(), Failure> {
         if self.nothing_to_do().is_none() {
-            match self.tell("/cmddel", &self.attachment(), DEL_TIME) {
+            match self.tell("/cmddel", &self.attachment(), None, DEL_TIME) {
                 Ok(response) => {
                     debug!(target: log::SCOPE, pod = self.pod_name(), status = response.status; "DEL told the agent")
                 }
@@ -373,7 +373,9 @@ impl Call<'_> {
         if self.nothing_to_do().is_some() {
             return Ok(());
         }
-        match self.tell("/cmdcheck", &self.attachment(), CHECK_TIME) {
+        // The agent may not see the path. It says what it thinks of a namespace that is not there.
+        let netns = Netns::open(Path::new(&self.environment.netns)).ok();
+        match self.tell("/cmdcheck", &self.attachment(), netns.as_ref(), CHECK_TIME) {
             Ok(response) if response.status == 200 => Ok(()),
             // Only our agent knows this question, and only once it has started.
             Ok(response) if response.status != 503 => ask::failure(&response).map_or(Ok(()), Err),
@@ -387,7 +389,7 @@ impl Call<'_> {
 
     fn gc(&self) -> Result<(), Failure> {
         let event = self.conf.valid_attachments()?;
-        match self.tell("/gc", &event, CHECK_TIME) {
+        match self.tell("/gc", &event, None, CHECK_TIME) {
             Ok(response) if response.status == 200 => {}
             Ok(response) => {
                 warn!(target: log::SCOPE, status = response.status; "GC: the agent did not take the list: {}", ask::words(&response));
@@ -421,8 +423,14 @@ impl Call<'_> {
         })
     }
 
-    fn tell(&self, path: &str, event: &impl serde::Serialize, time: Duration) -> crate::error::Result<Response> {
+    fn tell(
+        &self,
+        path: &str,
+        event: &impl serde::Serialize,
+        netns: Option<&Netns>,
+        time: Duration,
+    ) -> crate::error::Result<Response> {
         let request = Request::post(path, event)?;
-        ask::ask(&ask::socket(&self.conf.run_dir), &request, None, clock::now() + time)
+        ask::ask(&ask::socket(&self.conf.run_dir), &request, netns.map(AsFd::as_fd), clock::now() + time)
     }
 }

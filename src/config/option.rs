@@ -88,7 +88,7 @@ impl Section {
         (Section::Installation, "Installation"),
         (Section::Environment, "Node, files and sockets"),
         (Section::Observability, "Logs, metrics and health"),
-        (Section::Repair, "Race repair (values are checked; repair itself is not part of this version)"),
+        (Section::Repair, "Race repair (with --pod-source=kubernetes)"),
         (Section::Ignored, "Accepted for compatibility, without effect"),
     ];
 }

@@ -6,6 +6,7 @@ use super::value::{
     address, boolean, duration, enablement_selectors, file_name, host_path, list, log_levels, mode, one_of, path,
     pod_source, port,
 };
+use crate::pod::query::{self, FieldSelector};
 
 type Set = fn(&mut Config, &str) -> Result<(), Expected>;
 
@@ -62,18 +63,18 @@ const fn ignored(name: &'static str, takes: &'static str) -> Row<Config> {
     flag(name, takes, "", Section::Ignored, "", |_, _| Ok(()))
 }
 
-/// Checked, but without effect: race repair reads it.
-const fn repair_switch(name: &'static str, default: &'static str, help: &'static str) -> Row<Config> {
-    switch(name, default, Section::Repair, help, |_, v| boolean(v).map(drop))
+const fn repair_switch(name: &'static str, default: &'static str, help: &'static str, set: Set) -> Row<Config> {
+    switch(name, default, Section::Repair, help, set)
 }
 
-const fn repair_text(
+const fn repair(
     name: &'static str,
     takes: &'static str,
     default: &'static str,
     help: &'static str,
+    set: Set,
 ) -> Row<Config> {
-    flag(name, takes, default, Section::Repair, help, |_, _| Ok(()))
+    flag(name, takes, default, Section::Repair, help, set)
 }
 
 /// Where the agent's sockets are; also for commands that only ask it.
@@ -415,26 +416,75 @@ pub const TABLE: &[Row<Config>] = &[
         put(&mut c.health_port, port(v))
     }),
     // Race repair.
-    repair_switch("repair-enabled", "true", "Find sidecar pods that started before the plugin was there."),
-    repair_switch("repair-delete-pods", "false", "Delete them."),
-    repair_switch("repair-label-pods", "false", "Label them."),
-    repair_switch("repair-repair-pods", "false", "Repair them in place."),
-    repair_text("repair-broken-pod-label-key", "KEY", "cni.istio.io/uninitialized", "Label that marks them: key."),
-    repair_text("repair-broken-pod-label-value", "VALUE", "true", "Label that marks them: value."),
-    repair_text("repair-node-name", "NAME", "", "Node whose pods are repaired."),
-    repair_text("repair-sidecar-annotation", "KEY", "sidecar.istio.io/status", "Annotation of sidecar pods."),
-    repair_text("repair-init-container-name", "NAME", "istio-validation", "Container whose failure marks the race."),
-    repair_text("repair-init-container-termination-message", "TEXT", "", "Only failures with this message."),
-    flag(
-        "repair-init-container-exit-code",
-        "CODE",
-        "126",
-        Section::Repair,
-        "Only failures with this exit code; 0 is any.",
-        |_, v| v.parse::<u8>().map(drop).map_err(|_| "an exit code from 0 to 255".to_owned()),
+    repair_switch(
+        "repair-enabled",
+        "true",
+        "Look for sidecar pods that started before the plugin was there.",
+        |c, v| put(&mut c.repair_enabled, boolean(v)),
     ),
-    repair_text("repair-label-selectors", "SELECTOR", "", "Only pods with these labels."),
-    repair_text("repair-field-selectors", "SELECTOR", "", "Only pods with these fields."),
+    repair_switch(
+        "repair-repair-pods",
+        "false",
+        "Redirect them while they run; where that does not help they are deleted, if that is on too.",
+        |c, v| put(&mut c.repair.repair, boolean(v)),
+    ),
+    repair_switch(
+        "repair-delete-pods",
+        "false",
+        "Delete them, if they are not to be repaired; a few a minute.",
+        |c, v| put(&mut c.repair.delete, boolean(v)),
+    ),
+    repair_switch("repair-label-pods", "false", "Label them, if they are neither repaired nor deleted.", |c, v| {
+        put(&mut c.repair_label_pods, boolean(v))
+    }),
+    repair("repair-broken-pod-label-key", "KEY", "cni.istio.io/uninitialized", "The label's key.", |c, v| {
+        put(&mut c.repair_label.0, Ok(v.to_owned()))
+    }),
+    repair("repair-broken-pod-label-value", "VALUE", "true", "The label's value.", |c, v| {
+        put(&mut c.repair_label.1, Ok(v.to_owned()))
+    }),
+    repair("repair-node-name", "NAME", "", "Name of this node, where the variables do not tell.", |c, v| {
+        put(&mut c.repair_node, Ok(v.to_owned()))
+    }),
+    repair(
+        "repair-sidecar-annotation",
+        "KEY",
+        "sidecar.istio.io/status",
+        "Only pods with this annotation; empty is any.",
+        |c, v| put(&mut c.repair.filter.annotation, Ok(v.to_owned())),
+    ),
+    repair(
+        "repair-init-container-name",
+        "NAME",
+        "istio-validation",
+        "Init container whose failure marks the race; empty is any.",
+        |c, v| put(&mut c.repair.filter.container, Ok(v.to_owned())),
+    ),
+    repair(
+        "repair-init-container-termination-message",
+        "TEXT",
+        "",
+        "Only failures with this message; empty is any.",
+        |c, v| put(&mut c.repair.filter.message, Ok(v.to_owned())),
+    ),
+    repair("repair-init-container-exit-code", "CODE", "126", "Only failures with this exit code; 0 is any.", |c, v| {
+        let code = v.parse::<u8>().map(i32::from).map_err(|_| "an exit code from 0 to 255".to_owned());
+        put(&mut c.repair.filter.exit_code, code)
+    }),
+    repair(
+        "repair-label-selectors",
+        "SELECTOR",
+        "",
+        "Only pods whose labels match, as app=web,tier in (a,b),!canary.",
+        |c, v| put(&mut c.repair.filter.labels, query::labels(v).map_err(|e| format!("a label selector ({e})"))),
+    ),
+    repair(
+        "repair-field-selectors",
+        "SELECTOR",
+        "",
+        "Only pods whose fields match, as metadata.namespace!=a,spec.restartPolicy=Never.",
+        |c, v| put(&mut c.repair.filter.fields, FieldSelector::parse(v).map_err(|e| format!("a field selector ({e})"))),
+    ),
     // Without effect.
     ignored("cni-network-config", "JSON"),
     ignored("cni-network-config-file", "FILE"),

@@ -10,7 +10,7 @@ pub mod detect;
 use detect::Filter;
 
 /// What this room is told once.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
     /// Which pods are broken.
     pub filter: Filter,

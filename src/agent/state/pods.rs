@@ -292,6 +292,7 @@ impl State {
         let name = object.name.clone();
         entry.name = name.clone();
         entry.object = Some(object);
+        self.examine(&uid);
         self.advance(&uid);
         self.told_of(&name);
     }
@@ -303,6 +304,7 @@ impl State {
         if self.names.get(&entry.name).is_some_and(|current| current == uid) {
             self.names.remove(&entry.name);
         }
+        self.examine(uid);
         self.advance(uid);
     }
 
@@ -368,7 +370,14 @@ impl State {
         if std::mem::take(&mut entry.lamented)
             && let (true, Some(message)) = (self.config.cluster && entry.object.is_some(), entry.trouble.clone())
         {
-            self.out.push(Action::Announce(Lament { uid: uid.to_owned(), pod: entry.name.clone(), message }));
+            self.out.push(Action::Announce(Lament {
+                uid: uid.to_owned(),
+                pod: entry.name.clone(),
+                warning: true,
+                reason: "RedirectionFailed",
+                component: "cni-agent",
+                message,
+            }));
         }
         self.note_outside(&mut entry);
         self.note_state(&mut entry);

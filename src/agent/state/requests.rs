@@ -316,14 +316,17 @@ impl State {
     }
 
     pub(super) fn check(&mut self, event: &AttachmentEvent, netns: Opened, reply: ReplyTo) {
-        let netns = netns.ok().map(|netns| netns.id());
+        let id = netns.as_ref().ok().map(|netns| netns.id());
         let name = named(&event.pod_namespace, &event.pod_name);
-        let uid = self.attached(event, netns).or_else(|| self.names.get(&name).cloned());
+        let uid = self.attached(event, id).or_else(|| self.names.get(&name).cloned());
         let Some((uid, entry)) = uid.and_then(|uid| self.pods.get(&uid).map(|entry| (uid, entry))) else {
             self.out.push(Action::Reply(reply, Answer::Done));
             return;
         };
-        if self.goal(entry).is_none() {
+        let sidecar = entry.object.as_ref().filter(|object| self.decide(object).action == Decided::Sidecar);
+        if let Some(object) = sidecar.cloned() {
+            self.inspect(&object, netns, reply);
+        } else if self.goal(entry).is_none() {
             self.out.push(Action::Reply(reply, Answer::Done));
         } else if entry.netns.is_none() {
             let why = entry.trouble.clone().unwrap_or_else(|| "it has not been enrolled".to_owned());

@@ -1,12 +1,14 @@
-//! Pods with a sidecar: their redirection is programmed in answer to the plugin's ADD. Nothing is held afterwards; the
-//! rules go with the namespace.
+//! Pods with a sidecar: their redirection is programmed in answer to the plugin's ADD, or where it was found missing.
+//! Nothing is held afterwards; the rules go with the namespace.
 
 use super::{State, Task};
-use crate::agent::event::{Action, Answer, ReplyTo, Work};
+use crate::agent::event::{Action, Answer, Opened, ReplyTo, Work};
 use crate::cni::event::{AddAnswer, AddEvent};
 use crate::error::{Kind, Result};
-use crate::pod::redirection;
+use crate::pod::redirection::{self, Redirection};
+use crate::pod::types::Pod as Object;
 use crate::sys::netns::{Netns, NetnsId};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// A namespace that is being programmed, and who waits for it.
@@ -15,6 +17,8 @@ pub(super) struct Redirecting {
     netns: NetnsId,
     /// With whether they want to know what was decided.
     waiting: Vec<(ReplyTo, bool)>,
+    /// The pod was broken, and this repairs it.
+    repairs: bool,
 }
 
 impl State {
@@ -29,28 +33,77 @@ impl State {
         for warning in &wanted.warnings {
             log::warn!(target: "cni-agent", uid = uid, pod:% = name; "{warning}");
         }
-        let here = netns.id();
-        // Two plugins in one chain, or a second one after the first was killed: the same work serves both.
-        let running = self.tasks.values_mut().find_map(|task| match task {
-            Task::Redirect(task) if task.netns == here => Some(task),
-            _ => None,
-        });
-        if let Some(running) = running {
-            running.waiting.push((reply, event.decide));
-            return;
-        }
         let mut ips = event.addresses();
         if ips.is_empty() {
             ips.clone_from(&object.ips);
         }
-        let task = self.start(Work::Redirect(netns, Box::new(wanted), ips));
-        let waiting = vec![(reply, event.decide)];
-        self.tasks.insert(task, Task::Redirect(Redirecting { uid: uid.to_owned(), netns: here, waiting }));
+        if let Some(task) = self.redirecting(uid, netns, wanted, ips) {
+            task.waiting.push((reply, event.decide));
+        }
+    }
+
+    /// A pod that runs without its redirection.
+    pub(super) fn redirect_broken(&mut self, uid: &str, netns: Arc<Netns>, wanted: Redirection, ips: Vec<IpAddr>) {
+        if let Some(task) = self.redirecting(uid, netns, wanted, ips) {
+            task.repairs = true;
+        }
+    }
+
+    /// The work on a namespace, started unless it is under way. Two plugins in one chain, a second one after the first
+    /// was killed, a repair at the same time: one serves them all.
+    fn redirecting(
+        &mut self,
+        uid: &str,
+        netns: Arc<Netns>,
+        wanted: Redirection,
+        ips: Vec<IpAddr>,
+    ) -> Option<&mut Redirecting> {
+        let here = netns.id();
+        let is_it = |task: &Task| matches!(task, Task::Redirect(task) if task.netns == here);
+        let running = self.tasks.iter().find(|(_, task)| is_it(task)).map(|(id, _)| *id);
+        let id = running.unwrap_or_else(|| {
+            let id = self.start(Work::Redirect(netns, Box::new(wanted), ips));
+            let task = Redirecting { uid: uid.to_owned(), netns: here, waiting: Vec::new(), repairs: false };
+            self.tasks.insert(id, Task::Redirect(task));
+            id
+        });
+        match self.tasks.get_mut(&id) {
+            Some(Task::Redirect(task)) => Some(task),
+            _ => None,
+        }
+    }
+
+    /// A CHECK of a pod with a sidecar.
+    pub(super) fn inspect(&mut self, object: &Object, netns: Opened, reply: ReplyTo) {
+        let wanted = redirection::of(object).map_err(|e| (100, format!("pod {}: {e}", object.name)));
+        let netns = netns.map_err(|e| (5, format!("the network namespace of pod {}: {e}", object.name)));
+        match wanted.and_then(|wanted| Ok((netns?, wanted))) {
+            Ok((netns, wanted)) => {
+                let task = self.start(Work::Inspect(netns, Box::new(wanted), object.ips.clone()));
+                self.tasks.insert(task, Task::Inspect(reply));
+            }
+            Err((code, message)) => self.refuse(reply, code, message),
+        }
+    }
+
+    pub(super) fn inspected(&mut self, reply: ReplyTo, result: Result<Vec<String>>) {
+        match result {
+            Ok(differences) if differences.is_empty() => self.out.push(Action::Reply(reply, Answer::Done)),
+            Ok(differences) => {
+                let missing = differences.join("; ");
+                self.refuse(reply, 100, format!("the redirection to the sidecar is not in place: {missing}"));
+            }
+            Err(e) => self.refuse(reply, 11, format!("the redirection to the sidecar could not be checked: {e}")),
+        }
     }
 
     pub(super) fn redirected(&mut self, task: Redirecting, result: Result<()>) {
-        let Redirecting { uid, waiting, .. } = task;
+        let Redirecting { uid, waiting, repairs, .. } = task;
+        if repairs {
+            self.repaired(&uid, super::repair::end_of(&result));
+        }
         match result {
+            Ok(()) if waiting.is_empty() => {}
             Ok(()) => {
                 log::info!(target: "cni-agent", uid = uid.as_str(); "redirected to its sidecar");
                 let reason = "the pod's traffic is redirected to its sidecar";

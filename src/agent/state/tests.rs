@@ -2,6 +2,7 @@
 
 mod node;
 mod outside;
+mod repair;
 
 use super::*;
 use crate::agent::event::Redirection;
@@ -45,6 +46,7 @@ fn config() -> Config {
         reconcile_on_startup: false,
         source: "the test".to_owned(),
         cluster: false,
+        repair: None,
         ztunnel_socket: "ztunnel.sock".to_owned(),
     }
 }
@@ -148,6 +150,9 @@ impl Script {
                     Work::Redirect(netns, wanted, ips) => {
                         format!("redirect {} {:?} of {ips:?}", self.name_of(netns.id()), wanted.settings.interception)
                     }
+                    Work::Inspect(netns, wanted, _) => {
+                        format!("inspect {} {:?}", self.name_of(netns.id()), wanted.settings.interception)
+                    }
                     Work::Remove(netns) => format!("remove {}", self.name_of(netns.id())),
                     Work::Note(uid, _) => format!("note {uid}"),
                     Work::Enter(uid, ips, inside) => {
@@ -173,7 +178,11 @@ impl Script {
             Action::LookUp(name) => format!("look up {name}"),
             Action::Publish(uid, _, redirection) => format!("publish {uid} {redirection:?}"),
             Action::Outside(outside) => format!("outside {outside:?}"),
+            Action::Announce(lament) if lament.component == "cni-repair" => {
+                format!("announce {}: {} {}", lament.uid, lament.reason, lament.message)
+            }
             Action::Announce(lament) => format!("announce {}: {}", lament.uid, lament.message),
+            Action::Remedy(order) => format!("{order:?}"),
             Action::Snapshot(connection, items) => {
                 let text = items.iter().map(|item| self.told(item)).collect::<Vec<_>>().join(", ");
                 self.sent.extend(items.into_iter().map(|item| (connection, item)));
@@ -797,7 +806,8 @@ fn a_pod_with_a_sidecar_is_redirected_and_then_left_alone() {
     assert_eq!(script.add("s", "n1"), ["redirect n1 Redirect of [10.0.0.9]"]);
     assert_eq!(script.add_as("s", "n1", false), NOTHING, "the same work serves both");
     assert_eq!(script.done(Outcome::Redirected(Ok(()))), ["reply 1: sidecar", "reply 2: done"]);
-    assert_eq!(script.check("s", "n1"), ["reply 3: done"]);
+    assert_eq!(script.check("s", "n1"), ["inspect n1 Redirect"]);
+    assert_eq!(script.done(Outcome::Inspected(Ok(Vec::new()))), ["reply 3: done"]);
     // Again, and into a new sandbox.
     assert_eq!(script.add("s", "n1"), ["redirect n1 Redirect of [10.0.0.9]"]);
     assert_eq!(script.add("s", "n2"), ["redirect n2 Redirect of [10.0.0.9]"]);
