@@ -5,7 +5,7 @@
 use crate::agent::rules;
 use crate::apiserver::ApiServer;
 use crate::standin::{self, Standin};
-use crate::support::netns::{PodNetns, run_in};
+use crate::support::netns::{PodNetns, nft_list, run_in};
 use crate::support::{DEADLINE, FERRULE, eventually, http};
 use nix::mount::{MsFlags, mount};
 use serde::Deserialize;
@@ -167,6 +167,11 @@ impl World {
             http::request(&self.at("run/pluginevent.sock"), "POST", "/cmdadd", &body.to_string()).unwrap();
         assert_eq!(status, 200, "{said}");
         assert_eq!(ztunnel.stats().pods.values().next().unwrap().netns, self.pod.netns().id().ino);
+    }
+
+    /// What iptables has put into the pod and onto the host.
+    #[track_caller]
+    fn has_rules_of_iptables(&self) {
         let rules = rules(&self.pod);
         for (text, times) in [("--to-ports 15001", 2), ("--to-ports 15053", 4), ("fwmark 0x111/0xfff", 2)] {
             assert_eq!(rules.matches(text).count(), times, "{text} for both families: {rules}");
@@ -226,6 +231,7 @@ fn in_profile_ambient() {
         assert_eq!(entry["ambient_enabled"], json!(true));
         assert_eq!(entry["enablement_selectors"].as_array().unwrap().len(), 2, "{entry}");
         world.enrols_a_pod();
+        world.has_rules_of_iptables();
     }
 }
 
@@ -245,6 +251,7 @@ fn with_a_configuration_of_its_own() {
     assert_eq!(world.confs(), ["02-istio-cni.conflist", "10-net.conflist"]);
     assert_eq!(types(&world.conf("02-istio-cni.conflist")), ["bridge", "istio-cni"]);
     world.enrols_a_pod();
+    world.has_rules_of_iptables();
 }
 
 #[test]
@@ -256,6 +263,7 @@ fn called_by_multus() {
     let conf = world.conf("istio-cni.conf");
     assert_eq!((&conf["type"], &conf["cniVersion"]), (&json!("istio-cni"), &json!("0.3.1")));
     world.enrols_a_pod();
+    world.has_rules_of_iptables();
 }
 
 #[test]
@@ -263,10 +271,11 @@ fn with_nftables() {
     let mut world = World::start("nftables");
     world.is_ready();
     assert_eq!(world.conf("10-net.conflist")["plugins"][1]["native_nftables"], json!(true));
-    // One line says that iptables is used.
-    let said = |log: &str| log.lines().filter(|line| line.contains("--native-nftables is not supported")).count();
-    assert_eq!(said(&world.log()), 1, "{}", world.log());
     world.enrols_a_pod();
+    let (pod, host) = (nft_list(world.pod.netns()), nft_list(world.host.netns()));
+    assert!(pod.contains("table inet istio-ambient-nat") && pod.contains("redirect to :15053"), "{pod}");
+    assert!(host.contains("set istio-inpod-probes-v4") && host.contains(POD_IP), "{host}");
+    assert!(!rules(&world.pod).contains("ISTIO_") && !host.contains("ISTIO_"));
 }
 
 #[test]
