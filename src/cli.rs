@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod columns;
+pub mod doctor;
 pub mod explain;
 pub mod iptables;
 pub mod page;
@@ -28,6 +29,8 @@ pub enum Personality {
     Status,
     /// Says why a pod is in the mesh or not.
     Explain,
+    /// Examines the node.
+    Doctor,
     /// Shows the rules of a pod.
     Rules,
     /// Programs, cleans or validates the redirection to a sidecar.
@@ -59,7 +62,7 @@ const fn command(name: &'static str, personality: Personality, help: &'static st
 }
 
 /// All of them.
-pub const COMMANDS: [Command; 10] = [
+pub const COMMANDS: [Command; 11] = [
     command(
         "agent",
         Personality::Agent,
@@ -74,6 +77,7 @@ pub const COMMANDS: [Command; 10] = [
         status::page,
     ),
     command("explain", Personality::Explain, "why a pod is in the mesh or not, step by step", explain::page),
+    command("doctor", Personality::Doctor, "check the node, one line each, with a remedy", doctor::page),
     command(
         "rules",
         Personality::Rules,

@@ -4,7 +4,7 @@
 //! be one.
 
 use ferrule::cli::columns::Colour;
-use ferrule::cli::{self, Personality, agent, explain, iptables, rules, status, uninstall, wait};
+use ferrule::cli::{self, Personality, agent, doctor, explain, iptables, rules, status, uninstall, wait};
 use ferrule::cni::plugin::{self, Environment};
 use ferrule::config::option::Variables;
 use ferrule::error::{Context, Result};
@@ -39,6 +39,7 @@ fn run(argv: &[OsString]) -> Result<ExitCode> {
         Personality::Agent => agent(args)?,
         Personality::Status => return status(args),
         Personality::Explain => explain(args)?,
+        Personality::Doctor => return doctor(args),
         Personality::Rules => rules(args)?,
         Personality::Iptables => return iptables(args),
         Personality::Wait => wait(args)?,
@@ -118,6 +119,17 @@ fn status(args: &[OsString]) -> Result<ExitCode> {
     let look = status.look(colour())?;
     print(&look.text)?;
     Ok(if look.well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Exit code 1 says that a check failed.
+fn doctor(args: &[OsString]) -> Result<ExitCode> {
+    let doctor = match doctor::parse(args, &variables())? {
+        doctor::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
+        doctor::Request::Doctor(doctor) => doctor,
+    };
+    let report = doctor.examine()?;
+    print(&doctor.text(&report, colour()))?;
+    Ok(if report.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Shows the status again and again: on a terminal in place, else whenever it changes. Ends with the reader.

@@ -152,12 +152,15 @@ fn rules(settings: &Settings, ipv6: bool) -> String {
 }
 
 fn engine(options: &Options, netns: &Netns) -> Result<Engine> {
-    let lock_dir = LOCK_DIRS.into_iter().map(PathBuf::from);
-    let usable = |dir: &PathBuf| file::create_dir_all(dir, file::Mode(0o711)).is_ok();
-    let lock_dir =
-        lock_dir.into_iter().find(usable).context("no directory for lock files can be made in /run or /dev/shm")?;
     let Options { force_variant, native_nftables, .. } = *options;
-    Engine::detect(engine::Options { force_variant, lock_dir, program_dir: None, native_nftables }, netns)
+    Engine::detect(engine::Options { force_variant, lock_dir: lock_dir()?, program_dir: None, native_nftables }, netns)
+}
+
+/// A directory for lock files that a command may use.
+pub(super) fn lock_dir() -> Result<PathBuf> {
+    let usable = |dir: &PathBuf| file::create_dir_all(dir, file::Mode(0o711)).is_ok();
+    let found = LOCK_DIRS.into_iter().map(PathBuf::from).find(usable);
+    found.context("no directory for lock files can be made in /run or /dev/shm")
 }
 
 /// The settings, with users, groups and resolvers looked up.

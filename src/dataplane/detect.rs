@@ -69,6 +69,12 @@ impl Firewall {
         })
     }
 
+    /// What was tried: those that work, and of the others what is wrong with them.
+    pub fn trials(&self) -> (impl Iterator<Item = &Programs>, &[String]) {
+        let Found { usable, tried } = self.found();
+        (usable.values(), tried)
+    }
+
     /// Chooses a variant that works: the one that is forced, else the one in use in the host's namespace (legacy
     /// first, as Istio does), else nft.
     pub fn choose(&self, kernel: Kernel, host: &Netns, force: Option<Variant>) -> Result<Variant> {

@@ -6,7 +6,7 @@ use super::look::{Kernel, Scope};
 use super::own::{self, Own};
 use super::probe_set;
 use super::visit::{Ipv6, Visit, Wanted};
-use super::xtables::{Variant, lock_file};
+use super::xtables::{Programs, Variant, lock_file};
 use crate::error::{Context, Error, Result};
 use crate::rules::diff::{Expected, Leftovers};
 use crate::rules::nftables;
@@ -99,6 +99,11 @@ impl Engine {
     /// Where new rules go.
     pub fn backend(&self) -> Backend {
         self.backend
+    }
+
+    /// The iptables programs that work here, and what is wrong with the others. Tries them if nobody has yet.
+    pub fn trials(&self) -> (impl Iterator<Item = &Programs>, &[String]) {
+        self.firewall.trials()
     }
 
     /// Whether IPv6 can be programmed; the error says why not.

@@ -4,6 +4,7 @@ pub mod branch_eni;
 mod detect;
 mod effect;
 pub mod engine;
+pub mod extension;
 pub mod host;
 pub mod inpod;
 pub mod legacy;

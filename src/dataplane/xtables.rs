@@ -62,6 +62,8 @@ pub struct Programs {
     pub variant: Variant,
     /// `iptables-nft`, `iptables-legacy` or `iptables`.
     pub name: &'static str,
+    /// As it calls itself: `1.8.9`.
+    pub version: String,
     v4: PathBuf,
     v6: Result<PathBuf, String>,
 }
@@ -87,7 +89,7 @@ impl Programs {
             return Err(invalid!("version {} is too old, {} is needed", show(version), show(oldest)));
         }
         let twin = find(&format!("{v6}-restore"), dir).map_err(|e| e.to_string());
-        Ok(Programs { variant, name: v4, v4: restore, v6: twin })
+        Ok(Programs { variant, name: v4, version: show(version), v4: restore, v6: twin })
     }
 
     /// Marks IPv6 as not usable, and why.

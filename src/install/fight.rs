@@ -97,7 +97,13 @@ impl Fight {
 
 /// Who probably writes the file, and what ends the fight, judged by the plugin types of the primary.
 pub fn culprit(types: &[String]) -> (&'static str, &'static str) {
-    let known = types.iter().find_map(|kind| match kind.as_str() {
+    let unknown = ("a program that is not known here", "find out which program writes it (fatrace, auditctl -w)");
+    known_writer(types).unwrap_or(unknown)
+}
+
+/// The same where it is known.
+pub fn known_writer(types: &[String]) -> Option<(&'static str, &'static str)> {
+    types.iter().find_map(|kind| match kind.as_str() {
         "cilium-cni" => Some(("Cilium (exclusive mode)", "set cni.exclusive=false in Cilium's Helm values")),
         "multus" | "multus-shim" => {
             Some(("Multus", "give Multus a fixed configuration file, or name another file with --cni-conf-name"))
@@ -110,8 +116,7 @@ pub fn culprit(types: &[String]) -> (&'static str, &'static str) {
             Some(("OVN-Kubernetes", "chain through Multus instead (chained-cni-plugin=false on OpenShift)"))
         }
         _ => None,
-    });
-    known.unwrap_or(("a program that is not known here", "find out which program writes it (fatrace, auditctl -w)"))
+    })
 }
 
 #[cfg(test)]

@@ -33,6 +33,11 @@ impl Drop for Watch {
     }
 }
 
+/// Whether inotify can be used here: one more instance can be made.
+pub fn inotify_works() -> Result<()> {
+    Inotify::init().map(drop).context("make an inotify instance")
+}
+
 /// Calls `changed(dir)` from a thread of its own whenever an entry of one of the directories was written, created,
 /// removed or renamed; events that come together are joined within `settle`. A directory that does not exist yet is
 /// watched for through its parent. Where inotify is refused (limits, unusual file systems) it polls every `poll`

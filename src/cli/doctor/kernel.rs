@@ -1,0 +1,161 @@
+//! What the kernel has: modules, IPv6, room for inotify.
+
+use super::finding::Finding;
+use crate::config::doctor::Options;
+use crate::dataplane::extension::{EXTENSIONS, Extension, Need, Presence};
+use crate::dataplane::probe_set;
+use crate::sys::netlink::Family;
+use crate::sys::netns::Netns;
+use crate::sys::{file, watch};
+use std::path::Path;
+
+#[derive(Debug)]
+pub(super) struct Facts {
+    extensions: Vec<(Extension, Presence)>,
+    /// A set as the host gets it could be made, or why not.
+    set: Result<(), String>,
+    /// What the kernel says of IPv6: `None` when it has none, else whether it is switched off.
+    ipv6_off: Option<bool>,
+    /// An inotify instance could be made, or why not.
+    inotify: Result<(), String>,
+    /// `fs.inotify.max_user_instances` and `max_user_watches`.
+    limits: [Option<u64>; 2],
+}
+
+impl Facts {
+    pub(super) fn gather(options: &Options) -> Self {
+        let iptables = !options.native_nftables;
+        let set = || Netns::scratch()?.enter(|| probe_set::create(Family::V4))?;
+        Facts {
+            extensions: if iptables { EXTENSIONS.map(|ext| (ext, ext.presence())).to_vec() } else { Vec::new() },
+            set: if iptables { set().map_err(|e| e.to_string()) } else { Ok(()) },
+            ipv6_off: number("/proc/sys/net/ipv6/conf/all/disable_ipv6").map(|off| off != 0),
+            inotify: watch::inotify_works().map_err(|e| e.to_string()),
+            limits: ["max_user_instances", "max_user_watches"]
+                .map(|name| number(&format!("/proc/sys/fs/inotify/{name}"))),
+        }
+    }
+
+    pub(super) fn judge(&self, options: &Options) -> Vec<Finding> {
+        let mut findings = self.extensions(options);
+        match &self.set {
+            Ok(()) if options.native_nftables => {}
+            Ok(()) => findings.push(Finding::ok("ip_set", "sets of type hash:ip with comments can be made")),
+            Err(e) => {
+                let remedy = "load it on the host (modprobe ip_set_hash_ip)";
+                let found = if options.ambient { Finding::fail } else { Finding::warn };
+                findings.push(found("ip_set", e.clone(), remedy.to_owned()));
+            }
+        }
+        findings.push(match (self.ipv6_off, options.ipv6) {
+            (Some(false), true) => Finding::ok("IPv6", "on, and programmed"),
+            (Some(false), false) => Finding::warn(
+                "IPv6",
+                "the kernel has it, and pods' IPv6 traffic is not redirected",
+                "set --ambient-ipv6 unless no pod has an IPv6 address",
+            ),
+            (_, true) => Finding::warn("IPv6", "asked for, and the kernel has none", "unset --ambient-ipv6"),
+            (_, false) => Finding::ok("IPv6", "off"),
+        });
+        let [instances, watches] = self.limits.map(|limit| limit.map_or("unknown".to_owned(), |n| n.to_string()));
+        let limits = format!("at most {instances} instances and {watches} watches a user");
+        findings.push(match &self.inotify {
+            Ok(()) => Finding::ok("inotify", limits),
+            Err(e) => Finding::warn(
+                "inotify",
+                format!("{e}; {limits}: the agent looks every 5 s instead"),
+                "raise fs.inotify.max_user_instances on the host",
+            ),
+        });
+        findings
+    }
+
+    fn extensions(&self, options: &Options) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut there: Vec<&str> = Vec::new();
+        let mut unknown = None;
+        for (Extension { module, need, used_for, .. }, presence) in &self.extensions {
+            let missing = format!("{module} is missing, needed for {used_for}");
+            let remedy = format!("load it on the host (modprobe {module}), or use a kernel that has it");
+            match (presence, need) {
+                (Presence::There, _) if !there.contains(module) => there.push(module),
+                (Presence::There, _) => {}
+                (Presence::Missing, need) => {
+                    let needed = *need == Need::Always || *need == Need::Ambient && options.ambient;
+                    let found = if needed { Finding::fail } else { Finding::warn };
+                    findings.push(found("kernel modules", missing, remedy));
+                }
+                (Presence::Unknown(why), _) => unknown = Some(why),
+            }
+        }
+        if let Some(why) = unknown {
+            let remedy = "run doctor as root, with CAP_NET_ADMIN";
+            findings.push(Finding::warn("kernel modules", format!("the kernel does not tell: {why}"), remedy));
+        }
+        if !there.is_empty() {
+            findings.insert(0, Finding::ok("kernel modules", there.join(", ")));
+        }
+        findings
+    }
+}
+
+fn number(path: &str) -> Option<u64> {
+    let text = file::read_limited(Path::new(path), 64).ok()?;
+    std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::doctor::finding::Grade;
+    use crate::cli::doctor::options;
+
+    fn facts(missing: &str) -> Facts {
+        let presence = |ext: &Extension| if ext.module == missing { Presence::Missing } else { Presence::There };
+        Facts {
+            extensions: EXTENSIONS.iter().map(|ext| (*ext, presence(ext))).collect(),
+            set: Ok(()),
+            ipv6_off: Some(false),
+            inotify: Ok(()),
+            limits: [Some(128), None],
+        }
+    }
+
+    fn grades(facts: &Facts, options: &Options) -> Vec<Grade> {
+        facts.judge(options).into_iter().map(|finding| finding.result).collect()
+    }
+
+    #[test]
+    fn a_missing_module_is_named_with_what_needs_it() {
+        use Grade::{Fail, Ok, Warn};
+        let ambient = options(&["--ambient-enabled", "--ambient-ipv6"]);
+        assert_eq!(grades(&facts(""), &ambient), [Ok, Ok, Ok, Ok]);
+        for (module, in_ambient, in_sidecar) in
+            [("xt_REDIRECT", Fail, Fail), ("xt_connmark", Fail, Warn), ("xt_TPROXY", Warn, Warn)]
+        {
+            let found = facts(module).judge(&ambient);
+            assert_eq!(found[1].result, in_ambient, "{module}");
+            let text = format!("{} {:?}", found[1].finding, found[1].remedy);
+            assert!(text.contains(&format!("{module} is missing, needed for ")), "{text}");
+            assert!(text.contains(&format!("modprobe {module}")), "{text}");
+            assert_eq!(facts(module).judge(&options(&["--ambient-ipv6"]))[1].result, in_sidecar, "{module}");
+        }
+    }
+
+    #[test]
+    fn ipv6_inotify_and_sets() {
+        use Grade::{Fail, Ok, Warn};
+        let check = |change: fn(&mut Facts), flags: &[&str], want: [Grade; 4]| {
+            let mut facts = facts("");
+            change(&mut facts);
+            assert_eq!(grades(&facts, &options(flags)), want, "{facts:?}");
+        };
+        check(|_| {}, &[], [Ok, Ok, Warn, Ok]);
+        check(|facts| facts.ipv6_off = None, &[], [Ok, Ok, Ok, Ok]);
+        check(|facts| facts.ipv6_off = Some(true), &["--ambient-ipv6"], [Ok, Ok, Warn, Ok]);
+        check(|facts| facts.inotify = Err("EMFILE".to_owned()), &["--ambient-ipv6"], [Ok, Ok, Ok, Warn]);
+        let no_set = |facts: &mut Facts| facts.set = Err("no module".to_owned());
+        check(no_set, &["--ambient-ipv6"], [Ok, Warn, Ok, Ok]);
+        check(no_set, &["--ambient-ipv6", "--ambient-enabled"], [Ok, Fail, Ok, Ok]);
+    }
+}
