@@ -173,7 +173,9 @@ impl Controller {
     /// A pod is new or different.
     pub fn observe(&mut self, pod: &Pod, now: Instant) {
         let Some(failure) = self.options.filter.failure(pod) else {
-            self.over(&pod.uid);
+            if self.close(&pod.uid) && !pod.being_deleted {
+                log::info!(target: "cni-agent", uid = pod.uid.as_str(), pod:% = pod.name; "the pod is not broken any more");
+            }
             return;
         };
         let labelled = self.options.label.as_ref().is_some_and(|(key, _)| pod.labels.contains_key(key));
@@ -214,16 +216,17 @@ impl Controller {
 
     /// The pod of this uid is gone.
     pub fn gone(&mut self, uid: &str) {
-        self.cases.remove(uid);
+        self.close(uid);
     }
 
-    fn over(&mut self, uid: &str) {
-        let Some(case) = self.cases.get_mut(uid) else { return };
-        if case.busy {
-            case.over = true;
-        } else if let Some(case) = self.cases.remove(uid) {
-            log::info!(target: "cni-agent", uid = uid, pod:% = case.pod; "the pod is not broken any more");
+    /// Forgets a case, after what is under way; whether there was one.
+    fn close(&mut self, uid: &str) -> bool {
+        let Some(case) = self.cases.get_mut(uid) else { return false };
+        let known = !std::mem::replace(&mut case.over, true);
+        if !case.busy {
+            self.cases.remove(uid);
         }
+        known
     }
 
     /// When something is to be done.
@@ -348,7 +351,7 @@ impl Case {
         let pause = PAUSE.0.saturating_mul(1 << self.tries.saturating_sub(1).min(16)).min(PAUSE.1);
         self.at = Some(now + pause);
         if self.remedy == Remedy::Repair && self.tries >= TRIES && delete {
-            log::warn!(target: "cni-agent", pod:% = self.pod; "repaired {} times in vain; it is deleted", self.tries);
+            log::warn!(target: "cni-agent", pod:% = self.pod; "{} tries to repair it did not help; it is deleted", self.tries);
             self.remedy = Remedy::Delete;
             self.at = Some(now);
         }
@@ -480,7 +483,8 @@ mod tests {
         script.fails("w", 9, "r1");
         assert_eq!(script.due(), ["repair w"]);
         script.controller.gone("w");
-        assert_eq!(script.settled("w", End::Done), "");
+        assert!(script.settled("w", End::Done).starts_with("RepairBrokenPod "), "it counts all the same");
+        assert_eq!((script.controller.cases.len(), script.settled("w", End::Done).as_str()), (0, ""));
     }
 
     #[test]

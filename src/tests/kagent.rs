@@ -8,6 +8,7 @@ mod host;
 mod life;
 mod outage;
 mod ports;
+mod repair;
 mod rollover;
 mod stop;
 

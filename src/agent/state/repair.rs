@@ -78,7 +78,10 @@ impl State {
             Err(e) => (BTreeMap::new(), Some(format!("looking for its namespace failed: {e}"))),
         };
         for uid in uids {
-            let Some(object) = self.pods.get(&uid).and_then(|entry| entry.object.clone()) else { continue };
+            let Some(object) = self.pods.get(&uid).and_then(|entry| entry.object.clone()) else {
+                self.repaired(&uid, End::Outdated);
+                continue;
+            };
             let netns = found.remove(&uid).filter(|n| n.id() != self.config.host && self.holder(n.id()).is_none());
             match (netns, wanted(&object)) {
                 (Some(netns), Ok(wanted)) => self.redirect_broken(&uid, netns, wanted, object.ips.clone()),

@@ -38,7 +38,17 @@ fn an_add_redirects_and_everything_after_it_succeeds() {
     // Twice, as a runtime may, or in a chain that names the plugin twice.
     world.add("s", "c1", &netns, IP);
     assert_eq!(save(&netns), rules);
-    assert_eq!(world.plugin("CHECK", "s", "c1", netns.path(), IP).code, Some(0));
+    let check = || world.plugin("CHECK", "s", "c1", netns.path(), IP);
+    assert_eq!(check().code, Some(0));
+    crate::support::netns::run_in(netns.netns(), "iptables-nft", &["-t", "nat", "-F", "ISTIO_OUTPUT"]);
+    let ended = check();
+    let error: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((ended.code, error["code"].as_u64()), (Some(1), Some(100)), "{ended:?}");
+    let message = error["msg"].as_str().unwrap();
+    assert!(message.starts_with("the redirection to the sidecar is not in place: IPv4: "), "{message}");
+    assert!(message.contains("ISTIO_OUTPUT"), "{message}");
+    world.add("s", "c1", &netns, IP);
+    assert_eq!((check().code, save(&netns)), (Some(0), rules));
     assert!(world.published().is_empty(), "it is no pod of the ambient mesh");
     assert_eq!(world.plugin("DEL", "s", "c1", netns.path(), IP).code, Some(0));
 }

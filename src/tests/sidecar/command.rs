@@ -1,12 +1,10 @@
 //! `istio-iptables`: as an init container runs it, and as a person does.
 
-use crate::support::FERRULE;
 use crate::support::netns::{Backend, PodNetns, iptables_save, run_in};
-use crate::support::program::{Finished, ferrule, ferrule_as, finish};
+use crate::support::program::{Finished, ferrule, ferrule_as, finish, istio_validation};
 use ferrule::sys::netlink::Family;
 use std::io::Write;
 use std::net::TcpListener;
-use std::process::Command;
 
 /// What the injector gives istio-init.
 const INIT: [&str; 17] = [
@@ -58,12 +56,8 @@ fn save(pod: &PodNetns, family: Family) -> String {
     Backend::ALL.map(|backend| iptables_save(pod.netns(), backend, family)).concat()
 }
 
-/// As the container istio-validation runs: by the proxy's user, who may do nothing.
 fn validate(pod: &PodNetns, args: &[&str]) -> Finished {
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=1337", "--regid=1337", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--"]);
-    command.args([FERRULE, "iptables", "--skip-rule-apply", "--run-validation", "--probe-timeout=1500ms"]).args(args);
-    pod.enter(|| finish(command.env_clear().env("PATH", "/usr/bin:/usr/sbin"), b""))
+    pod.enter(|| finish(&mut istio_validation(args), b""))
 }
 
 #[track_caller]

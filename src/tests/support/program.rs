@@ -30,6 +30,15 @@ pub fn ferrule_as(name: &str, args: &[&str]) -> Command {
     command
 }
 
+/// The container istio-validation as it runs: by the proxy's user, who may do nothing; it tries for 1.5 s.
+pub fn istio_validation(args: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=1337", "--regid=1337", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--"]);
+    command.args([FERRULE, "iptables", "--skip-rule-apply", "--run-validation", "--probe-timeout=1500ms"]).args(args);
+    command.env_clear().env("PATH", "/usr/bin:/usr/sbin");
+    command
+}
+
 /// Runs to the end with this standard input; a program that does not end in time is killed, and the test fails.
 #[track_caller]
 pub fn finish(command: &mut Command, stdin: &[u8]) -> Finished {
