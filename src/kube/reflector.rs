@@ -8,7 +8,7 @@ use super::backoff::{Backoff, random};
 use super::client::{Call, Client, Limits, RETRY, Verb, broken_answer};
 use super::known::{End, Known, Next};
 use super::status::Failure;
-use super::watch::{Lines, WatchEvent};
+use super::watch::{Lines, Patient, WatchEvent};
 use super::{api, list, watch};
 use crate::error::Result;
 use crate::metrics;
@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// A watch that lasted this long was a success: the next may begin at once.
 const WORTHWHILE: Duration = Duration::from_secs(1);
+/// For a server whose watch is silent to show that it is there.
+const PROOF_OF_LIFE: Duration = Duration::from_secs(10);
 /// However long the server asks us to stay away.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
@@ -84,9 +86,9 @@ pub struct Options {
     pub page: u32,
     /// Time for a page, and for a watch to begin.
     pub request: Duration,
-    /// A watch that says nothing for so long is given up. The server sends a bookmark about each minute, so less would
-    /// end healthy watches, and just before the bookmark that keeps their version fresh. A dead connection is noticed
-    /// sooner: the kernel probes it.
+    /// When a watch has said nothing for so long the server is asked whether it is there; after twice as long the watch
+    /// is given up. The server sends a bookmark about each minute, so less than that would end healthy watches, and just
+    /// before the bookmark that keeps their version fresh. A dead connection is noticed by the kernel, which probes it.
     pub silence: Duration,
     /// Shortest and longest delay after failures.
     pub retry: (Duration, Duration),
@@ -99,7 +101,7 @@ impl Default for Options {
             label_selector: String::new(),
             page: 500,
             request: Duration::from_secs(30),
-            silence: Duration::from_secs(75),
+            silence: Duration::from_secs(38),
             retry: RETRY,
         }
     }
@@ -341,7 +343,8 @@ impl Run {
             Ok(body) => body,
             Err(failure) => return (End::Failed(failure), false),
         };
-        let (mut lines, opened) = (Lines::new(body), clock::now());
+        let client = self.client.clone();
+        let (mut lines, opened) = (Lines::new(Patient::new(body, move || is_there(&client, request))), clock::now());
         let end = loop {
             let line = match lines.next_line() {
                 Ok(Some(line)) => line,
@@ -395,6 +398,19 @@ impl Options {
         }
         query
     }
+}
+
+/// Whether the server answers at all, whatever it says.
+fn is_there(client: &Client, time: Duration) -> bool {
+    let call = Call {
+        verb: Verb::Get,
+        path: "/version".to_owned(),
+        subject: "the server's version".to_owned(),
+        accept: api::JSON,
+        body: None,
+        limits: Limits::all(time.min(PROOF_OF_LIFE)),
+    };
+    client.send(&call).map_or_else(|failure| failure.status.is_some(), |_| true)
 }
 
 fn delay(backoff: &mut Backoff, failure: &Failure) -> Duration {

@@ -55,6 +55,41 @@ pub fn decode<'a>(title: &str, line: &'a str) -> Result<WatchEvent<'a>, serde_js
     }
 }
 
+/// The body of a watch that may be silent because there is nothing to say: after one read in vain the server is asked
+/// whether it is there, and only after two the watch is.
+pub struct Patient<R, F> {
+    body: R,
+    is_there: F,
+    asked: bool,
+}
+
+impl<R: Read, F: FnMut() -> bool> Patient<R, F> {
+    /// Reads from `body`, each read with a limit of its own.
+    pub fn new(body: R, is_there: F) -> Self {
+        Patient { body, is_there, asked: false }
+    }
+}
+
+impl<R: Read, F: FnMut() -> bool> Read for Patient<R, F> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.body.read(buffer) {
+                Err(e) if is_silence(&e) && !self.asked && (self.is_there)() => self.asked = true,
+                read => {
+                    self.asked = false;
+                    return read;
+                }
+            }
+        }
+    }
+}
+
+/// ureq's own errors come inside those of I/O.
+fn is_silence(e: &io::Error) -> bool {
+    let inside = e.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>());
+    e.kind() == io::ErrorKind::TimedOut || matches!(inside, Some(ureq::Error::Timeout(_)))
+}
+
 /// Splits a body into lines of bounded length.
 pub struct Lines<R> {
     reader: BufReader<R>,
@@ -92,6 +127,7 @@ impl<R: Read> Lines<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     fn check(line: &str, expected: &str) {
         let got = match decode("watch things", line) {
@@ -129,6 +165,34 @@ mod tests {
         for end in 0..line.len() {
             check(&line[..end], "bad: ");
         }
+    }
+
+    #[test]
+    fn patience() {
+        /// Says these things, one a read.
+        struct Script(Vec<io::Result<&'static [u8]>>);
+        impl Read for Script {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.0.remove(0).map(|bytes| (&mut buffer[..bytes.len()]).write(bytes).unwrap())
+            }
+        }
+        let silence = || Err(io::ErrorKind::TimedOut.into());
+        let check = |script: Vec<io::Result<&'static [u8]>>, there: bool, asked: usize, last: io::ErrorKind| {
+            let mut times = 0;
+            let mut body = Patient::new(Script(script), || {
+                times += 1;
+                there
+            });
+            let error = loop {
+                if let Err(e) = body.read(&mut [0; 8]) {
+                    break e.kind();
+                }
+            };
+            assert_eq!((times, error), (asked, last));
+        };
+        check(vec![silence(), Ok(b"a"), silence(), Ok(b"b"), silence(), silence()], true, 3, io::ErrorKind::TimedOut);
+        check(vec![Ok(b"a"), silence()], false, 1, io::ErrorKind::TimedOut);
+        check(vec![Err(io::ErrorKind::ConnectionReset.into())], true, 0, io::ErrorKind::ConnectionReset);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a reflector told, put together.
 struct Picture<T> {
@@ -373,4 +373,41 @@ fn stopping_is_quick_wherever_it_waits() {
     let long = Duration::from_secs(30);
     let f = follow::<Pod>(&s.client, Options { retry: (long, long), ..quick() });
     at_once("stopping a wait", || f.reflector.stop());
+}
+
+#[test]
+fn a_silent_watch_is_believed_for_as_long_as_the_server_answers() {
+    let s = with_pods();
+    let watches = || s.server.requests().iter().filter(|r| r.contains("watch=")).count();
+    let options = Options { silence: Duration::from_secs(1), request: Duration::from_secs(1), ..quick() };
+    s.server.bookmark_every(Duration::from_millis(1500));
+    let f = follow::<Pod>(&s.client, options);
+    f.comes_to("list", &THREE);
+    eventually("the server is asked, and the watch goes on", || s.server.count("GET /version") >= 3);
+    assert_eq!(watches(), 1);
+    // What comes after a read in vain is read whole.
+    s.put_pod(4);
+    f.comes_to("an event", &[(0, "web"), (1, "web"), (2, "web"), (4, "web")]);
+    assert_eq!(watches(), 1);
+    // A watch that says nothing for twice as long is over all the same.
+    s.server.bookmark_every(Duration::from_secs(3600));
+    eventually("a new watch", || watches() > 1);
+}
+
+#[test]
+fn a_server_that_answers_nothing_any_more_is_noticed_before_the_watch_is_over() {
+    let s = with_pods();
+    let watches = || s.server.requests().iter().filter(|r| r.contains("watch=")).count();
+    s.server.bookmark_every(Duration::from_secs(3600));
+    let silence = Duration::from_secs(5);
+    let f = follow::<Pod>(&s.client, Options { silence, request: Duration::from_millis(500), ..quick() });
+    f.comes_to("list", &THREE);
+    eventually("a watch", || watches() == 1);
+    let begin = Instant::now();
+    s.server.misbehave("*", None, Fault::Silence);
+    eventually("another one is tried", || watches() > 1);
+    assert!(begin.elapsed() < silence * 2, "{:?}", begin.elapsed());
+    s.server.behave();
+    s.put_pod(4);
+    f.comes_to("an event", &[(0, "web"), (1, "web"), (2, "web"), (4, "web")]);
 }
