@@ -34,7 +34,8 @@ pub static ENROLMENTS: Gauge<1> = Gauge::new("ferrule_enrolments", "Pods in the 
 /// Seconds an enrolment took, by step (`rules`, `ztunnel`, `total`).
 pub static ENROLMENT_SECONDS: Histogram<1> =
     Histogram::new("ferrule_enrolment_seconds", "Duration of enrolments by step.", ["step"]);
-/// What verification found wrong and put right, by kind (`rules` with routes and marks, `netns`, `host`).
+/// What verification found wrong and put right, by kind: `rules`, `routes` (with policy rules), `netns` (replaced),
+/// `ztunnel` (it had to be told again of a pod it had acknowledged), `host`.
 pub static VERIFICATION_REPAIRS: Counter<1> =
     Counter::new("ferrule_verification_repairs_total", "Differences found and repaired by kind.", ["kind"]);
 /// Watches of the Kubernetes API that had to list again, by resource.

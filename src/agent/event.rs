@@ -1,9 +1,10 @@
 //! What can happen to the agent, and what it can do about it: the vocabulary between the pure state and the machine.
 
 use super::herald::Lament;
-use super::memory::Record;
+use super::memory::{NodeSettings, Record};
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
 use crate::cni::outside::Outside;
+use crate::dataplane::inpod::Differences;
 use crate::error::Result;
 use crate::pod::redirection::Redirection as SidecarRedirection;
 use crate::pod::types::{Namespace, Pod, PodName, StringMap};
@@ -158,6 +159,8 @@ pub enum Work {
     Apply(Arc<Netns>, Settings, Option<Record>),
     /// Compare the namespace with the settings; remember the sandbox if an earlier attempt to do so failed.
     Check(Arc<Netns>, Settings, Option<Record>),
+    /// Which of these settings are the rules in the namespace made of?
+    Recognise(Arc<Netns>, Vec<(NodeSettings, Settings)>),
     /// Redirect the namespace to its sidecar. The addresses are the pod's, if they are known.
     Redirect(Arc<Netns>, Box<SidecarRedirection>, Vec<IpAddr>),
     /// Compare the namespace with that redirection. The addresses are the pod's, if they are known.
@@ -215,7 +218,9 @@ pub enum Outcome {
     /// Of [`Work::Apply`].
     Applied(Result<()>, Remembered),
     /// Of [`Work::Check`]: what differs.
-    Checked(Result<Vec<String>>, Remembered),
+    Checked(Result<Differences>, Remembered),
+    /// Of [`Work::Recognise`].
+    Recognised(Result<Option<NodeSettings>>),
     /// Of [`Work::Redirect`].
     Redirected(Result<()>),
     /// Of [`Work::Inspect`]: what differs.

@@ -5,11 +5,11 @@
 //! in the kernel; nobody here waits for a peer, so a silent ztunnel occupies no worker.
 
 use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Work};
-use super::memory::{Memory, Record};
+use super::memory::{Memory, NodeSettings, Record};
 use super::pulse::Pulse;
 use crate::dataplane::branch_eni::Branches;
 use crate::dataplane::host::Host;
-use crate::dataplane::inpod::{self, InPod};
+use crate::dataplane::inpod::{self, Differences, InPod};
 use crate::dataplane::procfs::{self, Wanted};
 use crate::error::{Error, Kind, Result};
 use crate::logging::Repeat;
@@ -182,9 +182,10 @@ fn perform(context: &Context, work: Work) -> Outcome {
         }
         Work::Check(netns, settings, record) => {
             let remembered = remember(context, &netns, record);
-            let differences = context.programmer().and_then(|programmer| programmer.check(&netns, &settings));
+            let differences = context.programmer().and_then(|programmer| programmer.compare(&netns, &settings));
             Outcome::Checked(differences, remembered)
         }
+        Work::Recognise(netns, candidates) => Outcome::Recognised(recognise(context, &netns, candidates)),
         Work::Redirect(netns, wanted, ips) => Outcome::Redirected(redirect(context, &netns, &wanted, ips)),
         Work::Inspect(netns, wanted, ips) => Outcome::Inspected(inspect(context, &netns, &wanted, ips)),
         Work::Remove(netns) => Outcome::Removed(context.programmer().and_then(|programmer| programmer.remove(&netns))),
@@ -211,6 +212,21 @@ fn sidecar_program(netns: &Netns, wanted: &Redirection, mut ips: Vec<IpAddr>) ->
         ips = pod_addresses(netns)?;
     }
     Ok(sidecar::program(&wanted.settings, wanted.ipv6(&ips)))
+}
+
+/// The settings that the namespace's rules are exactly made of.
+fn recognise(
+    context: &Context,
+    netns: &Netns,
+    candidates: Vec<(NodeSettings, Settings)>,
+) -> Result<Option<NodeSettings>> {
+    let programmer = context.programmer()?;
+    for (node, settings) in candidates {
+        if programmer.compare(netns, &settings)? == Differences::default() {
+            return Ok(Some(node));
+        }
+    }
+    Ok(None)
 }
 
 /// Writes the record. A pod must be able to start although the disk is full: then it is written later.

@@ -31,6 +31,13 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
+    /// These, and what they may have been in an earlier run, the likeliest first.
+    pub fn variants(&self) -> [NodeSettings; 4] {
+        let (dns_capture, ipv6) = (self.dns_capture, self.ipv6);
+        [(dns_capture, ipv6), (!dns_capture, ipv6), (dns_capture, !ipv6), (!dns_capture, !ipv6)]
+            .map(|(dns_capture, ipv6)| NodeSettings { dns_capture, ipv6, ..*self })
+    }
+
     /// Settings of a pod that asks for nothing else.
     pub fn usual(&self) -> Settings {
         Settings {

@@ -71,6 +71,23 @@ pub struct Engine {
     references: Mutex<HashMap<Program, Arc<Reference>>>,
 }
 
+/// What is not as it should be, one clause each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// In the tables of the packet filter.
+    pub rules: Vec<String>,
+    /// Outside of them: policy rules, routes, addresses.
+    pub routes: Vec<String>,
+}
+
+impl Differences {
+    /// Of any kind.
+    pub fn all(mut self) -> Vec<String> {
+        self.rules.append(&mut self.routes);
+        self.rules
+    }
+}
+
 impl Engine {
     /// Finds what works here (tested in a throwaway namespace, not guessed). `host` is the host's namespace, which is
     /// only read.
@@ -145,10 +162,16 @@ impl Engine {
     /// What differs from the program, one clause each; empty when all is right. Starts no process inside, unless
     /// something of ours is not as it should be.
     pub fn check(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<Vec<String>> {
+        self.compare(netns, program, leftovers).map(Differences::all)
+    }
+
+    /// The same, by kind.
+    pub fn compare(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<Differences> {
         self.visit(netns, program, leftovers, |visit, wanted| {
             let mut survey = visit.survey(wanted)?;
+            let rules = std::mem::take(&mut survey.differences);
             visit.ask_effects(wanted, &mut survey)?;
-            Ok(survey.differences)
+            Ok(Differences { rules, routes: survey.differences })
         })
     }
 

@@ -1,7 +1,7 @@
 //! Puts the rules, routes and rule-marks of a pod into its namespace, checks them and takes them out.
 
 use super::engine::Engine;
-pub use super::engine::{Applied, Options};
+pub use super::engine::{Applied, Differences, Options};
 use crate::error::{Context, Error, Kind, Result};
 use crate::rules::diff::Leftovers;
 use crate::rules::inpod::nothing;
@@ -38,8 +38,13 @@ impl InPod {
 
     /// What differs from the program, one clause each; empty when all is right. Starts no process in the pod.
     pub fn check(&self, netns: &Netns, program: impl Into<Program>) -> Result<Vec<String>> {
+        self.compare(netns, program).map(Differences::all)
+    }
+
+    /// The same, by kind.
+    pub fn compare(&self, netns: &Netns, program: impl Into<Program>) -> Result<Differences> {
         self.refuse_host(netns)?;
-        let differences = self.engine.check(netns, &program.into(), Leftovers::Remove);
+        let differences = self.engine.compare(netns, &program.into(), Leftovers::Remove);
         differences.context("check the rules in the pod's network namespace")
     }
 

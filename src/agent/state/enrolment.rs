@@ -1,12 +1,13 @@
 //! Bringing a pod into the mesh: rules, then ztunnel, then the annotation.
 
 use super::State;
-use super::pods::{Doing, Ending, Entry, Goal, Rules};
+use super::pods::{Doing, Ending, Entry, Goal, Rules, settings_of};
 use super::requests::{Add, answer_enrolled};
 use super::ztunnels::Standing;
 use crate::agent::event::{Action, Answer, Outcome, Redirection, TaskId, Work};
-use crate::agent::memory::Record;
+use crate::agent::memory::{NodeSettings, Record};
 use crate::cni::event::Failure;
+use crate::dataplane::inpod::Differences;
 use crate::error::{Kind, Result};
 use crate::metrics;
 use crate::sys::netns::Netns;
@@ -27,6 +28,13 @@ impl State {
         if let Some(rules) = entry.rules.take_if(|rules| rules.netns.id() != netns.id()) {
             entry.leftovers.push(rules.netns);
         }
+        if std::mem::take(&mut entry.unrecognised)
+            && let Some(object) = &entry.object
+        {
+            let candidates = self.config.settings.variants().map(|node| (node, settings_of(object, &node)));
+            entry.task = Some((self.start(Work::Recognise(netns, candidates.to_vec())), Doing::Recognising));
+            return;
+        }
         if entry.rules.as_ref().and_then(|rules| rules.settings.as_ref()) != Some(&goal.settings) {
             match entry.retry.blocked(self.now) {
                 Some(at) => entry.wake_at(at),
@@ -38,7 +46,9 @@ impl State {
             add.rules_done.get_or_insert(self.now);
         }
         let again = entry.retry.blocked(self.now).is_none();
-        self.ztunnels.offer(&entry.uid, &goal.info, &netns, again, &mut self.out);
+        if self.ztunnels.offer(&entry.uid, &goal.info, &netns, again, &mut self.out) && entry.acknowledged {
+            metrics::VERIFICATION_REPAIRS.inc(["ztunnel"]);
+        }
         match self.ztunnels.standing(&entry.uid, &goal.info, netns.id()) {
             Standing::Acknowledged if self.enter(entry, &netns) => return,
             Standing::Acknowledged => self.settle(entry),
@@ -93,6 +103,7 @@ impl State {
         if !self.ztunnels.refused_by_newest(&entry.uid) {
             entry.retry.reset();
         }
+        entry.acknowledged = true;
         let uid = entry.uid.as_str();
         // What is wrong with a pod whose processes are elsewhere is not over.
         let past = if entry.strayed { None } else { entry.trouble.take() };
@@ -189,6 +200,7 @@ impl State {
                 entry.remembered(record);
                 self.checked(&mut entry, result);
             }
+            (Some((_, Doing::Recognising)), Outcome::Recognised(result)) => self.recognised(&mut entry, result),
             (Some((_, Doing::Entering(ips))), Outcome::Entered(result)) => self.entered(&mut entry, ips, result),
             (Some((_, Doing::Leaving)), Outcome::Left(result)) => self.left(&mut entry, result),
             (Some((_, Doing::Noting)), Outcome::Noted(result)) => self.noted(&mut entry, result),
@@ -226,17 +238,39 @@ impl State {
         }
     }
 
-    fn checked(&mut self, entry: &mut Entry, result: Result<Vec<String>>) {
+    /// Rules that are made of settings which a node may have keep them; any others are put right.
+    fn recognised(&mut self, entry: &mut Entry, result: Result<Option<NodeSettings>>) {
+        let here = entry.netns.as_ref().map(|netns| netns.id());
+        match (result, &mut entry.place, &mut entry.rules, &entry.object) {
+            (Ok(Some(node)), Some(place), Some(rules), Some(object)) if here == Some(rules.netns.id()) => {
+                place.settings = node;
+                rules.settings = Some(settings_of(object, &node));
+            }
+            (Err(e), ..) => {
+                log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name;
+                    "what its rules are made of cannot be told: {e}");
+            }
+            _ => {}
+        }
+    }
+
+    fn checked(&mut self, entry: &mut Entry, result: Result<Differences>) {
         if !self.config.verify_interval.is_zero() {
             entry.verify_at = Some(self.now + self.config.verify_interval);
         }
-        let failure = match result {
+        if let Ok(Differences { rules, routes }) = &result {
+            for (kind, found) in [("rules", rules), ("routes", routes)] {
+                if !found.is_empty() {
+                    metrics::VERIFICATION_REPAIRS.inc([kind]);
+                }
+            }
+        }
+        let failure = match result.map(Differences::all) {
             Ok(differences) if differences.is_empty() => None,
             Ok(differences) => Some((100, format!("the traffic rules are not in place: {}", differences.join("; ")))),
             Err(e) => Some((11, format!("the traffic rules could not be checked: {e}"))),
         };
         if let (Some((_, text)), Some(rules)) = (&failure, &mut entry.rules) {
-            metrics::VERIFICATION_REPAIRS.inc(["rules"]);
             // Put in place again, whatever it was.
             rules.settings = None;
             entry.report(text.clone());

@@ -68,6 +68,7 @@ impl State {
         entry.strayed = false;
         entry.generation += 1;
         entry.established = false;
+        entry.acknowledged = false;
         entry.verify_at = None;
         entry.entered.outdated();
         entry.retry.reset();

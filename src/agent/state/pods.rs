@@ -40,6 +40,10 @@ pub(super) struct Entry {
     pub established: bool,
     /// An earlier run put rules into a namespace that has not been found again yet.
     pub recalled: bool,
+    /// What its rules are made of is not known: nobody remembers, and they are to stay as they are.
+    pub unrecognised: bool,
+    /// A ztunnel has acknowledged it in this sandbox.
+    pub acknowledged: bool,
     /// The runtime took the sandbox down, or throws it away because its ADD failed.
     pub torn_down: bool,
     /// Namespaces of older sandboxes that may still hold rules of ours.
@@ -118,6 +122,8 @@ pub(super) struct Rules {
 pub(super) enum Doing {
     Applying(Settings),
     Checking,
+    /// Finding out what its rules are made of.
+    Recognising,
     Removing,
     /// Remembering or forgetting.
     Noting,
@@ -253,6 +259,11 @@ impl Entry {
     }
 }
 
+/// Of a pod, on a node with these.
+pub(super) fn settings_of(object: &Object, node: &NodeSettings) -> Settings {
+    overrides::parse(&object.annotations).over(node.usual())
+}
+
 impl State {
     /// The entry of a uid, made if there is none.
     pub(super) fn entry(&mut self, uid: &str, name: &PodName) -> &mut Entry {
@@ -333,7 +344,7 @@ impl State {
             return None;
         }
         let node = entry.place.as_ref().map_or(self.config.settings, |place| place.settings);
-        let settings = overrides::parse(&object.annotations).over(node.usual());
+        let settings = settings_of(object, &node);
         let info = WorkloadInfo {
             name: object.name.name.clone(),
             namespace: object.name.namespace.clone(),

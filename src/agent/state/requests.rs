@@ -197,6 +197,7 @@ impl State {
             }
             entry.generation += 1;
             entry.established = false;
+            entry.acknowledged = false;
             entry.entered.outdated();
             entry.verify_at = None;
             entry.leftovers.retain(|leftover| leftover.id() != netns.id());

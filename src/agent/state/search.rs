@@ -122,6 +122,8 @@ impl State {
             entry.rules = Some(Rules { netns: Arc::clone(&netns), settings: None });
             entry.established = true;
             entry.recalled = false;
+            // One with a record keeps what that says.
+            entry.unrecognised = entry.remembered.is_none() && !self.config.reconcile_on_startup;
         }
         entry.place.get_or_insert_with(|| Place {
             container_id: String::new(),

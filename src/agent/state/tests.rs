@@ -9,6 +9,7 @@ use crate::agent::event::Redirection;
 use crate::cni::event::AddEvent;
 use crate::cni::event::GcEvent;
 use crate::cni::outside::Outside;
+use crate::dataplane::inpod::Differences;
 use crate::error::{Error, Kind};
 use crate::pod::selector::EnablementSelectors;
 use crate::pod::types::{Namespace, Pod as Object};
@@ -147,6 +148,9 @@ impl Script {
                         format!("apply {}{dns}{record}", self.name_of(netns.id()))
                     }
                     Work::Check(netns, ..) => format!("check {}", self.name_of(netns.id())),
+                    Work::Recognise(netns, candidates) => {
+                        format!("recognise {} among {}", self.name_of(netns.id()), candidates.len())
+                    }
                     Work::Redirect(netns, wanted, ips) => {
                         format!("redirect {} {:?} of {ips:?}", self.name_of(netns.id()), wanted.settings.interception)
                     }
@@ -705,10 +709,13 @@ fn a_restart_finds_everything_in_one_walk() {
 fn checks_ask_the_dataplane() {
     let mut script = Script::enrolled();
     assert_eq!(script.check("a", "n1"), ["check n1"]);
-    assert_eq!(script.done(Outcome::Checked(Ok(Vec::new()), None)), ["reply 2: done"]);
+    assert_eq!(script.done(Outcome::Checked(Ok(Differences::default()), None)), ["reply 2: done"]);
     script.check("a", "n1");
     assert_eq!(
-        script.done(Outcome::Checked(Ok(vec!["chain X is missing".to_owned()]), None)),
+        script.done(Outcome::Checked(
+            Ok(Differences { rules: vec!["chain X is missing".to_owned()], routes: Vec::new() }),
+            None
+        )),
         ["reply 3: 100 the traffic rules are not in place: chain X is missing", "apply n1"]
     );
     assert_eq!(script.state_of("a"), "lost");
@@ -732,10 +739,10 @@ fn verification_comes_back_every_interval_and_repairs() {
     script.add("a", "n1");
     script.applied();
     assert_eq!(script.acked(1), ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
-    script.done(Outcome::Checked(Ok(Vec::new()), None));
+    script.done(Outcome::Checked(Ok(Differences::default()), None));
     assert_eq!(script.pass(Duration::from_millis(29_990)), NOTHING);
     assert_eq!(script.pass(Duration::from_millis(20)), ["check n1", "compare a"]);
-    let outcome = Outcome::Checked(Ok(vec!["gone".to_owned()]), None);
+    let outcome = Outcome::Checked(Ok(Differences { rules: vec!["gone".to_owned()], routes: Vec::new() }), None);
     assert_eq!(script.done(outcome), ["apply n1"]);
     assert_eq!(script.done(Outcome::Compared(Ok(BTreeMap::new()))), NOTHING);
     assert_eq!(script.done(Outcome::Applied(Err(Error::new("no")), None)), NOTHING);

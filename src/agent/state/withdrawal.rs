@@ -42,6 +42,7 @@ impl State {
         }
         entry.netns = None;
         entry.established = false;
+        entry.acknowledged = false;
         entry.verify_at = None;
         entry.trouble = None;
         if entry.object.is_none() {

@@ -87,7 +87,7 @@ impl Ztunnels {
         })
     }
 
-    /// Tells the newest ztunnel of a pod unless it knows; after a refusal only if `again`.
+    /// Tells the newest ztunnel of a pod unless it knows; after a refusal only if `again`. Returns whether it did.
     pub(super) fn offer(
         &mut self,
         uid: &str,
@@ -95,19 +95,20 @@ impl Ztunnels {
         netns: &Arc<Netns>,
         again: bool,
         out: &mut Vec<Action>,
-    ) {
-        let Some((id, connection)) = self.newest() else { return };
+    ) -> bool {
+        let Some((id, connection)) = self.newest() else { return false };
         let told = connection.told.entry(uid.to_owned()).or_default();
         match &told.last {
             Last::Add(at, who) if *at == netns.id() && who == info => match told.answer {
                 Some(Err(_)) if again => {}
-                _ => return,
+                _ => return false,
             },
             // The same namespace again changes nothing in a ztunnel, not even who the pod is.
             Last::Add(at, _) if *at == netns.id() => told.send(id, Request::Del { uid: uid.to_owned() }, out),
             _ => {}
         }
         told.send(id, add(uid, info, netns), out);
+        true
     }
 
     /// Tells every ztunnel to forget a pod, if any was told of it.
@@ -239,6 +240,10 @@ impl State {
         let Some(connection) = self.ztunnels.connections.get_mut(&id) else { return };
         connection.open = true;
         for item in &items {
+            let again = matches!(item, Request::Add { uid, .. } if self.pods.get(uid).is_some_and(|p| p.acknowledged));
+            if again {
+                metrics::VERIFICATION_REPAIRS.inc(["ztunnel"]);
+            }
             connection.told.entry(uid_of(item).to_owned()).or_default().note(item);
         }
         log::debug!(target: "cni-agent", connection = id.0, pods = items.len(); "snapshot");

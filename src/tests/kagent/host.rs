@@ -20,6 +20,14 @@ impl World {
         entries.map(|(ip, uid)| (ip.to_owned(), uid.trim_matches('"').to_owned())).collect()
     }
 
+    /// What verification has repaired, by kind.
+    fn repairs(&self) -> BTreeMap<String, u64> {
+        let metrics = self.metrics();
+        let lines = metrics.lines().filter_map(|line| line.strip_prefix("ferrule_verification_repairs_total{kind=\""));
+        let counts = lines.filter_map(|line| line.split_once("\"} "));
+        counts.map(|(kind, count)| (kind.to_owned(), count.parse().unwrap())).collect()
+    }
+
     fn host_is_right(&self) -> bool {
         let rules = self.host_rules();
         rules.contains("-A POSTROUTING -j ISTIO_POSTRT") && rules.contains("--to-source 169.254.7.127")
@@ -51,30 +59,56 @@ fn whatever_is_broken_is_repaired_within_an_interval_and_counted() {
     world.start_ztunnel();
     let flushed = world.make_pod("mesh", "flushed", IP);
     let replaced = world.make_pod("mesh", "replaced", "10.46.1.3");
+    let unrouted = world.make_pod("mesh", "unrouted", "10.46.1.4");
+    let unruled = world.make_pod("mesh", "unruled", "10.46.1.5");
     put_process(root.path(), 11, &world.uid("mesh", "replaced"), &replaced);
-    for (name, netns, ip) in [("flushed", &flushed, IP), ("replaced", &replaced, "10.46.1.3")] {
+    let pods = [
+        ("flushed", &flushed, IP),
+        ("replaced", &replaced, "10.46.1.3"),
+        ("unrouted", &unrouted, "10.46.1.4"),
+        ("unruled", &unruled, "10.46.1.5"),
+    ];
+    for (name, netns, ip) in pods {
         world.add("mesh", name, netns, ip);
         world.assert_enrolled("mesh", name, netns);
     }
     let host = world.node.host.netns();
+    assert_eq!(world.repairs(), BTreeMap::new());
     run_in(flushed.netns(), "iptables-nft", &["-t", "nat", "-F"]);
+    run_in(unruled.netns(), "iptables-nft", &["-t", "nat", "-D", "ISTIO_OUTPUT", "1"]);
+    run_in(unrouted.netns(), "ip", &["rule", "del", "pref", "32764"]);
+    eventually("a rule and a route", || is_right(&unruled) && is_right(&unrouted));
+    run_in(unrouted.netns(), "ip", &["route", "flush", "table", "100"]);
     run_in(host, "iptables-nft", &["-t", "nat", "-F"]);
     run_in(host, "ipset", &["flush"]);
-    let second = netns("10.46.1.3");
+    let second_netns = netns("10.46.1.3");
     std::fs::remove_dir_all(root.path().join("proc/11")).unwrap();
-    put_process(root.path(), 12, &world.uid("mesh", "replaced"), &second);
+    put_process(root.path(), 12, &world.uid("mesh", "replaced"), &second_netns);
     eventually("rules in the pod", || is_right(&flushed));
-    eventually("rules in the new namespace", || is_right(&second));
+    eventually("rules in the new namespace", || is_right(&second_netns));
     eventually("the host's rules", || world.host_is_right());
-    eventually("the probe set", || world.probe_set().len() == 2);
-    world.assert_enrolled("mesh", "replaced", &second);
+    eventually("the probe set", || world.probe_set().len() == 4);
+    let routed = || run_in(unrouted.netns(), "ip", &["route", "show", "table", "100"]).contains("local default");
+    eventually("the route", routed);
+    world.assert_enrolled("mesh", "replaced", &second_netns);
     eventually("nothing is left in the old one", || !has_rules(&replaced));
-    let metrics = world.metrics();
-    for kind in ["rules", "netns", "host"] {
-        let line = format!("ferrule_verification_repairs_total{{kind=\"{kind}\"}} ");
-        assert!(metrics.contains(&line), "{kind}: {metrics}");
+    let repairs = world.repairs();
+    // The host's rules and sets are looked at together.
+    let at_least = [("rules", 2), ("routes", 2), ("netns", 1), ("host", 1)];
+    assert!(at_least.iter().all(|(kind, times)| repairs.get(*kind).is_some_and(|t| t >= times)), "{repairs:?}");
+    assert_eq!(repairs.get("ztunnel"), None);
+    // A new ztunnel comes before the old one goes, and that one comes back after all.
+    let options = standin::Options { socket: world.node.ztunnel(), ..Default::default() };
+    let second = Standin::start(options);
+    eventually("it has its snapshot", || second.stats().ready);
+    world.start_ztunnel();
+    drop(second);
+    for (name, netns, _) in pods.into_iter().filter(|(name, ..)| *name != "replaced") {
+        world.assert_enrolled("mesh", name, netns);
+        assert_eq!(world.annotation("mesh", name).as_deref(), Some("enabled"), "through all of it");
     }
-    assert_eq!(world.annotation("mesh", "flushed").as_deref(), Some("enabled"), "through all of it");
+    world.assert_enrolled("mesh", "replaced", &second_netns);
+    assert!(world.repairs()["ztunnel"] >= 8, "four pods, told to two ztunnels: {:?}", world.repairs());
 }
 
 #[test]
@@ -119,4 +153,32 @@ fn events_are_given_up_when_they_are_forbidden() {
     let said = || world.log().lines().filter(|line| line.contains("Events on pods are off")).count();
     eventually("said", || said() == 1);
     assert_eq!(world.server.count("POST "), 1);
+}
+
+#[test]
+fn rules_of_other_settings_stay_when_nobody_remembers_them_and_nobody_asks() {
+    let root = tempfile::tempdir().unwrap();
+    let mut world = World::without_agent(&["--ambient-dns-capture", "--verify-interval", "1s"]);
+    world.node.host_root = root.path().to_owned();
+    world.start_agent();
+    world.start_ztunnel();
+    let netns = world.make_pod("mesh", "web", IP);
+    put_process(root.path(), 11, &world.uid("mesh", "web"), &netns);
+    world.add("mesh", "web", &netns, IP);
+    let before = rules(&netns);
+    assert!(before.contains("--to-ports 15053"), "{before}");
+    world.kill_agent();
+    std::fs::remove_dir_all(world.node.run().join("netns")).unwrap();
+    world.flags = QUICK.to_vec();
+    world.start_agent();
+    eventually("enrolled", || world.state("web") == "enrolled");
+    assert_eq!(rules(&netns), before);
+    // They are what it is compared with.
+    run_in(netns.netns(), "iptables-nft", &["-t", "nat", "-F"]);
+    eventually("repaired", || rules(&netns) == before);
+    world.kill_agent();
+    world.flags = [&QUICK[..], &["--ambient-reconcile-pod-rules-on-startup"]].concat();
+    world.start_agent();
+    eventually("brought to the new settings", || is_right(&netns));
+    world.assert_enrolled("mesh", "web", &netns);
 }

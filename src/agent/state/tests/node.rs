@@ -38,7 +38,7 @@ impl Script {
         assert_eq!(script.applied(), ["send 1: add a n1"]);
         assert_eq!(script.acked(1), ["enter a [10.0.0.1] inside n1"]);
         assert_eq!(script.done(Outcome::Entered(Ok(()))), ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
-        assert_eq!(script.done(Outcome::Checked(Ok(Vec::new()), None)), NOTHING);
+        assert_eq!(script.done(Outcome::Checked(Ok(Differences::default()), None)), NOTHING);
         script
     }
 }
@@ -70,7 +70,7 @@ fn a_host_side_that_cannot_be_had_holds_no_pod_up() {
     let answered = script.done(Outcome::Entered(Err(Error::new("no ipset"))));
     assert_eq!(answered, ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
     assert!(script.state.not_ready().contains(&"host rules: no ipset".to_owned()));
-    script.done(Outcome::Checked(Ok(Vec::new()), None));
+    script.done(Outcome::Checked(Ok(Differences::default()), None));
     assert_eq!(script.pass(Duration::from_millis(6)), ["enter a [10.0.0.1] inside n1"]);
     script.done(Outcome::Entered(Ok(())));
     assert_eq!(script.pass(Duration::from_millis(2100)), ["host, pruned"]);
@@ -98,13 +98,39 @@ fn what_was_annotated_before_us_is_looked_for() {
     script.source(annotated("b", false, "pending"));
     script.source(annotated("c", false, "something else"));
     assert_eq!(script.source(Notice::Synced), ["walk a b"]);
-    assert_eq!(script.walked(&[("a", "n1"), ("b", "n2")]), ["apply n1, remembered", "leave b"]);
+    assert_eq!(script.walked(&[("a", "n1"), ("b", "n2")]), ["recognise n1 among 4", "leave b"]);
     assert_eq!(script.ztunnel(Zds::Connected(ConnectionId(1))), ["snapshot 1: add a n1"]);
     assert_eq!(script.acked(1), NOTHING);
-    assert_eq!(script.applied(), ["enter a [10.0.0.1] inside n1"]);
+    // Nothing that is worth keeping.
+    assert_eq!(script.done(Outcome::Recognised(Ok(None))), ["apply n1, remembered"]);
     assert_eq!(script.done(Outcome::Left(Ok(()))), ["remove n2"]);
-    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["check n1"], "it is published as it should be");
+    assert_eq!(script.applied(), ["enter a [10.0.0.1] inside n1"]);
     assert_eq!(script.removed(), ["publish b None", "remember b"]);
+    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["check n1"], "it is published as it should be");
+}
+
+#[test]
+fn rules_that_were_found_stay_as_they_are_unless_asked_otherwise() {
+    let other = NodeSettings { dns_capture: !node_settings().dns_capture, ..node_settings() };
+    for reconcile in [false, true] {
+        let config = Config { reconcile_on_startup: reconcile, host_side: false, ..node_config() };
+        let mut script = Script::after(config, Vec::new(), Published::new());
+        script.source(namespace());
+        script.source(annotated("a", true, "enabled"));
+        script.source(Notice::Synced);
+        script.ztunnel(Zds::Connected(ConnectionId(1)));
+        let found = script.walked(&[("a", "n1")]);
+        if reconcile {
+            assert!(found.contains(&"apply n1, remembered".to_owned()), "{found:?}");
+            continue;
+        }
+        assert!(found.contains(&"recognise n1 among 4".to_owned()), "{found:?}");
+        script.acked(1);
+        assert_eq!(script.done(Outcome::Recognised(Ok(Some(other)))), ["check n1"]);
+        // What differs from those is put right by those.
+        let wrong = Differences { rules: vec!["gone".to_owned()], routes: Vec::new() };
+        assert_eq!(script.done(Outcome::Checked(Ok(wrong), None)), ["apply n1 without dns, remembered"]);
+    }
 }
 
 #[test]
@@ -147,7 +173,8 @@ fn people_are_told_what_is_lost_once() {
     assert_eq!(script.walked(&[]), NOTHING);
     assert_eq!(script.state.enrolments(), [("pending", 0), ("enrolled", 0), ("lost", 1)]);
     script.pass(Duration::from_millis(1001));
-    assert_eq!(script.walked(&[("a", "n1")]), ["apply n1, remembered"]);
+    assert_eq!(script.walked(&[("a", "n1")]), ["recognise n1 among 4"]);
+    assert_eq!(script.done(Outcome::Recognised(Err(Error::new("no")))), ["apply n1, remembered"]);
 }
 
 #[test]
@@ -155,14 +182,14 @@ fn a_sandbox_that_was_replaced_is_followed() {
     let mut script = Script::node_with_pod();
     let due = script.pass(Duration::from_secs(30));
     assert_eq!(due, ["check n1", "host, pruned", "compare a"]);
-    script.done(Outcome::Checked(Ok(Vec::new()), None));
+    script.done(Outcome::Checked(Ok(Differences::default()), None));
     script.done(Outcome::Hosted(Ok(Vec::new())));
     let netns = script.netns("n2");
     let moved = BTreeMap::from([("a".to_owned(), Some(netns))]);
     assert_eq!(script.done(Outcome::Compared(Ok(moved))), ["apply n2, remembered"]);
     assert_eq!(script.applied(), ["send 1: add a n2", "check n2"]);
     assert_eq!(script.acked(1), NOTHING);
-    assert_eq!(script.done(Outcome::Checked(Ok(Vec::new()), None)), ["enter a [10.0.0.1] inside n2"]);
+    assert_eq!(script.done(Outcome::Checked(Ok(Differences::default()), None)), ["enter a [10.0.0.1] inside n2"]);
     assert_eq!(script.done(Outcome::Entered(Ok(()))), ["remove n1"], "the old one, in case it is used");
     assert_eq!(script.removed(), NOTHING);
     assert_eq!(script.state_of("a"), "enrolled");
@@ -172,7 +199,7 @@ fn a_sandbox_that_was_replaced_is_followed() {
 fn processes_elsewhere_without_the_address_are_shown_and_change_nothing() {
     let mut script = Script::node_with_pod();
     script.pass(Duration::from_secs(30));
-    script.done(Outcome::Checked(Ok(Vec::new()), None));
+    script.done(Outcome::Checked(Ok(Differences::default()), None));
     script.done(Outcome::Hosted(Ok(Vec::new())));
     let moved = BTreeMap::from([("a".to_owned(), None)]);
     let told = script.done(Outcome::Compared(Ok(moved)));
@@ -183,7 +210,7 @@ fn processes_elsewhere_without_the_address_are_shown_and_change_nothing() {
     assert_eq!(script.state_of("a"), "lost");
     let due = script.pass(Duration::from_secs(30));
     assert!(due.contains(&"compare a".to_owned()), "{due:?}");
-    script.done(Outcome::Checked(Ok(Vec::new()), None));
+    script.done(Outcome::Checked(Ok(Differences::default()), None));
     script.done(Outcome::Hosted(Ok(Vec::new())));
     assert_eq!(script.done(Outcome::Compared(Ok(BTreeMap::new()))), NOTHING);
     assert_eq!(script.state_of("a"), "enrolled");
