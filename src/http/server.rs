@@ -150,6 +150,10 @@ fn parse_head(input: &[u8]) -> Result<Option<(Head, usize)>, Unread> {
     let (Some(method), Some(target)) = (request.method, request.path) else {
         return Err(Unread::refused(400, "the head has no method or no target"));
     };
+    // Whoever talks to us does so directly: the other forms of RFC 9112, section 3.2, are for proxies.
+    if !target.starts_with('/') {
+        return Err(Unread::refused(400, "the request's target is not a path"));
+    }
     let expects_continue = request
         .headers
         .iter()
@@ -259,6 +263,8 @@ mod tests {
         };
         check(b"\x16\x03\x01\x02\x00", 400);
         check(b"POST /\r\n\r\n", 400);
+        check(b"GET ? HTTP/1.1\r\n\r\n", 400);
+        check(b"GET http://node/readyz HTTP/1.1\r\n\r\n", 400);
         check(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505);
         check(b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400);
         check(b"POST / HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n", 413);
