@@ -129,9 +129,27 @@ fn of_io(kind: std::io::ErrorKind) -> Kind {
     }
 }
 
+/// Keeps text on one line: control characters, which quoted input may have brought, are written as escapes.
+struct OneLine<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl fmt::Write for OneLine<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text;
+        while let Some((before, control)) =
+            rest.char_indices().find(|(_, c)| c.is_control()).and_then(|(at, c)| Some((rest.get(..at)?, c)))
+        {
+            write!(self.0, "{before}{}", control.escape_default())?;
+            rest = rest.get(before.len() + control.len_utf8()..).unwrap_or_default();
+        }
+        self.0.write_str(rest)
+    }
+}
+
 /// The whole chain on one line: `outer: inner: cause`.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        let mut f = OneLine(f);
         let mut separator = "";
         for message in &self.0.messages {
             write!(f, "{separator}{message}")?;
@@ -202,6 +220,7 @@ mod tests {
         let e = Error::from(nix::errno::Errno::ESRCH);
         assert_eq!((e.kind(), e.errno()), (Kind::Other, Some(libc::ESRCH)));
         assert_eq!(invalid!("port {}", 0).kind(), Kind::Invalid);
+        assert_eq!(invalid!("key `a\nb\u{1b}[m`").to_string(), "key `a\\nb\\u{1b}[m`");
         assert_eq!(Kind::Usage.exit_code(), 2);
     }
 }
