@@ -28,25 +28,30 @@ impl Node {
         Self::with(backend, Netns::scratch().unwrap(), None)
     }
 
+    /// With tables of our own.
+    fn native(netns: Netns) -> Self {
+        Self::made(Backend::Nft, netns, Options { native_nftables: true, ..Options::default() })
+    }
+
     fn with(backend: Backend, netns: Netns, programs: Option<&std::path::Path>) -> Self {
+        let variant = if backend == Backend::Nft { Variant::Nft } else { Variant::Legacy };
+        let program_dir = programs.map(std::path::Path::to_owned);
+        Self::made(backend, netns, Options { force_variant: Some(variant), program_dir, ..Options::default() })
+    }
+
+    fn made(backend: Backend, netns: Netns, options: Options) -> Self {
         netns.enter(|| set_link_up("lo").unwrap()).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let variant = if backend == Backend::Nft { Variant::Nft } else { Variant::Legacy };
-        let options = Options {
-            force_variant: Some(variant),
-            lock_dir: dir.path().join("locks"),
-            program_dir: programs.map(std::path::Path::to_owned),
-            ..Options::default()
-        };
-        let engine = Engine::detect(options, &netns).unwrap();
-        let host = Self::host(&netns, true);
+        let native = options.native_nftables;
+        let engine = Engine::detect(Options { lock_dir: dir.path().join("locks"), ..options }, &netns).unwrap();
+        let host = Self::host(&netns, true, native);
         Node { netns, engine, host, backend, _dir: dir }
     }
 
-    fn host(netns: &Netns, ipv6: bool) -> Host {
+    fn host(netns: &Netns, ipv6: bool, native: bool) -> Host {
         let probe_v6 = "fd16:9254:7127:1337:ffff:ffff:ffff:ffff".parse().unwrap();
         let settings = Settings { probe_v4: [169, 254, 7, 127].into(), probe_v6 };
-        Host::new(netns.try_clone().unwrap(), settings, ipv6, false)
+        Host::new(netns.try_clone().unwrap(), settings, ipv6, native)
     }
 
     fn saved(&self, family: Family) -> Vec<String> {
@@ -151,26 +156,29 @@ fn what_others_do_is_noticed_and_put_right() {
 
 #[test]
 fn entries_belong_to_pods() {
-    let node = Node::new(Backend::Nft);
-    let host = &node.host;
-    // Before anything else is there.
-    host.add("uid-a", &ips(&["10.0.0.1", "::ffff:10.0.0.2", "fd00::1"])).unwrap();
-    host.ensure(&node.engine).unwrap();
-    assert_eq!(entries(host), ["10.0.0.1 uid-a", "10.0.0.2 uid-a", "fd00::1 uid-a"]);
-    // The address passes on; the old pod's removal comes late.
-    host.add("uid-b", &ips(&["10.0.0.1"])).unwrap();
-    host.remove("uid-a", &ips(&["10.0.0.1", "10.0.0.2"])).unwrap();
-    assert_eq!(entries(host), ["10.0.0.1 uid-b", "fd00::1 uid-a"]);
-    host.remove("uid-a", &ips(&["10.0.0.9", "fd00::1", "fd00::9"])).unwrap();
-    assert_eq!(entries(host), ["10.0.0.1 uid-b"]);
-    // Of an earlier run: left alone, until somebody says that all is known.
-    let next = Node::host(&node.netns, true);
-    next.add("uid-c", &ips(&["10.0.0.3"])).unwrap();
-    next.ensure(&node.engine).unwrap();
-    assert_eq!(entries(&next), ["10.0.0.1 uid-b", "10.0.0.3 uid-c"]);
-    assert_eq!(next.prune().unwrap(), ["10.0.0.1 was in ipset istio-inpod-probes-v4 for pod uid-b"]);
-    assert_eq!(entries(&next), ["10.0.0.3 uid-c"]);
-    assert_eq!(next.check(&node.engine).unwrap(), Vec::<String>::new());
+    let native = || Node::native(Netns::scratch().unwrap());
+    for (node, native, set) in [(Node::new(Backend::Nft), false, "ipset"), (native(), true, "nf_tables set")] {
+        let host = &node.host;
+        // Before anything else is there.
+        host.add("uid-a", &ips(&["10.0.0.1", "::ffff:10.0.0.2", "fd00::1"])).unwrap();
+        host.ensure(&node.engine).unwrap();
+        assert_eq!(entries(host), ["10.0.0.1 uid-a", "10.0.0.2 uid-a", "fd00::1 uid-a"]);
+        // The address passes on; the old pod's removal comes late.
+        host.add("uid-b", &ips(&["10.0.0.1"])).unwrap();
+        host.remove("uid-a", &ips(&["10.0.0.1", "10.0.0.2"])).unwrap();
+        assert_eq!(entries(host), ["10.0.0.1 uid-b", "fd00::1 uid-a"]);
+        host.remove("uid-a", &ips(&["10.0.0.9", "fd00::1", "fd00::9"])).unwrap();
+        assert_eq!(entries(host), ["10.0.0.1 uid-b"]);
+        // Of an earlier run: left alone, until somebody says that all is known.
+        let next = Node::host(&node.netns, true, native);
+        next.add("uid-c", &ips(&["10.0.0.3"])).unwrap();
+        next.ensure(&node.engine).unwrap();
+        assert_eq!(entries(&next), ["10.0.0.1 uid-b", "10.0.0.3 uid-c"]);
+        let pruned = format!("10.0.0.1 was in {set} istio-inpod-probes-v4 for pod uid-b");
+        assert_eq!(next.prune().unwrap(), [pruned]);
+        assert_eq!(entries(&next), ["10.0.0.3 uid-c"]);
+        assert_eq!(next.check(&node.engine).unwrap(), Vec::<String>::new());
+    }
 }
 
 #[test]
@@ -187,7 +195,7 @@ fn without_ipv6_nothing_of_it_is_touched_or_needed() {
         };
         // Not asked for.
         let node = Node::new(backend);
-        check(&node, &Node::host(&node.netns, false));
+        check(&node, &Node::host(&node.netns, false, false));
         // Switched off.
         let node = Node::new(backend);
         run_in(&node.netns, "sysctl", &["-qw", "net.ipv6.conf.lo.disable_ipv6=1"]);
@@ -209,8 +217,7 @@ fn without_ipv6_nothing_of_it_is_touched_or_needed() {
 #[test]
 fn probes_come_from_the_well_known_address() {
     use std::net::{TcpListener, TcpStream};
-    for backend in Backend::ALL {
-        let node = Node::new(backend);
+    for node in [Node::new(Backend::Nft), Node::new(Backend::Legacy), Node::native(Netns::scratch().unwrap())] {
         let pod = Netns::scratch().unwrap();
         run_in(&node.netns, "sh", &["-ec", "ip link add to-pod type veth peer name eth0"]);
         let target = format!(
@@ -249,4 +256,96 @@ fn a_lock_that_others_hold_is_not_waited_for() {
     assert!(begin.elapsed() < std::time::Duration::from_secs(5));
     assert!(Command::new("true").status().unwrap().success());
     node.is_right();
+}
+
+/// What `nft` shows of our table.
+fn own_table(node: &Node) -> String {
+    run_in(&node.netns, "sh", &["-c", "nft list table inet istio-ambient-nat 2>/dev/null; ipset list -n"])
+}
+
+#[test]
+fn tables_of_our_own_are_kept_with_their_sets() {
+    let node = Node::native(Netns::scratch().unwrap());
+    let before = run_in(
+        &node.netns,
+        "sh",
+        &["-ec", "nft add table inet other; nft add set inet other s '{ type ipv4_addr; }'; nft list ruleset"],
+    );
+    assert!(!node.host.check(&node.engine).unwrap().is_empty());
+    node.host.add("uid-a", &ips(&["10.0.0.1", "fd00::1"])).unwrap();
+    assert!(!node.host.ensure(&node.engine).unwrap().is_empty());
+    let right = own_table(&node);
+    for part in [
+        "type ipv4_addr",
+        "elements = { 10.0.0.1 comment \"uid-a\" }",
+        "type nat hook postrouting priority srcnat; policy accept;",
+        "ip daddr @istio-inpod-probes-v4 snat ip to 169.254.7.127",
+        "ip6 daddr @istio-inpod-probes-v6 snat ip6 to fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
+    ] {
+        assert!(right.contains(part), "{part}: {right}");
+    }
+    assert_eq!(node.host.ensure(&node.engine).unwrap(), Vec::<String>::new());
+    for script in [
+        "flush chain inet istio-ambient-nat postrouting",
+        "insert rule inet istio-ambient-nat postrouting accept",
+        "add table inet istio-ambient-nat { flags dormant; }",
+        "chain inet istio-ambient-nat postrouting { policy drop; }",
+        "add chain inet istio-ambient-nat other; add rule inet istio-ambient-nat postrouting jump other",
+        "flush set inet istio-ambient-nat istio-inpod-probes-v4",
+        "delete table inet istio-ambient-nat",
+        "flush ruleset",
+    ] {
+        for command in script.split("; add") {
+            let command = if command.starts_with(' ') { format!("add{command}") } else { command.to_owned() };
+            run_in(&node.netns, "nft", &[&command]);
+        }
+        assert!(!node.host.check(&node.engine).unwrap().is_empty(), "{script}");
+        assert!(!node.host.ensure(&node.engine).unwrap().is_empty(), "{script}");
+        assert_eq!(own_table(&node), right, "{script}");
+        assert_eq!(node.host.check(&node.engine).unwrap(), Vec::<String>::new(), "{script}");
+    }
+    run_in(&node.netns, "sh", &["-ec", "nft add table inet other; nft add set inet other s '{ type ipv4_addr; }'"]);
+    node.host.remove_all(&node.engine).unwrap();
+    assert_eq!(run_in(&node.netns, "nft", &["list", "ruleset"]), before);
+    node.host.remove_all(&node.engine).unwrap();
+}
+
+/// The entries of pods that have not been entered anew yet must not be lost.
+#[test]
+fn when_the_backend_changes_the_sets_are_taken_over() {
+    for backend in Backend::ALL {
+        let iptables = Node::new(backend);
+        let native = Node::native(iptables.netns.try_clone().unwrap());
+        iptables.host.add("uid-a", &ips(&["10.0.0.1", "fd00::1"])).unwrap();
+        iptables.host.ensure(&iptables.engine).unwrap();
+        native.host.add("uid-b", &ips(&["10.0.0.2"])).unwrap();
+        native.host.ensure(&native.engine).unwrap();
+        let all = ["10.0.0.1 uid-a", "10.0.0.2 uid-b", "fd00::1 uid-a"];
+        assert_eq!(entries(&native.host), all);
+        for family in FAMILIES {
+            assert!(iptables.saved(family).iter().all(|line| !line.contains("ISTIO")), "{:?}", iptables.saved(family));
+        }
+        assert!(!run_in(&native.netns, "ipset", &["list", "-n"]).contains("istio"));
+        assert_eq!(native.host.ensure(&native.engine).unwrap(), Vec::<String>::new());
+        // And back.
+        let again = Node::with(backend, native.netns.try_clone().unwrap(), None);
+        assert!(!again.host.ensure(&again.engine).unwrap().is_empty());
+        again.is_right();
+        assert_eq!(entries(&again.host), all);
+        assert_eq!(run_in(&again.netns, "nft", &["list", "tables", "inet"]), "");
+    }
+}
+
+#[test]
+fn without_ipv6_the_table_has_none() {
+    let node = Node::native(Netns::scratch().unwrap());
+    let v4 = Node::host(&node.netns, false, true);
+    v4.add("uid-a", &ips(&["10.0.0.1", "fd00::1"])).unwrap();
+    v4.ensure(&node.engine).unwrap();
+    assert!(!own_table(&node).contains("v6"), "{}", own_table(&node));
+    assert_eq!(v4.check(&node.engine).unwrap(), Vec::<String>::new());
+    // Switched on later.
+    node.host.ensure(&node.engine).unwrap();
+    assert!(own_table(&node).contains("@istio-inpod-probes-v6"));
+    assert_eq!(entries(&node.host), ["10.0.0.1 uid-a"]);
 }
