@@ -3,6 +3,7 @@
 
 mod churn;
 mod enrol;
+mod native;
 mod restart;
 mod scarce;
 mod sidecar;
