@@ -92,10 +92,13 @@ impl Engine {
     /// Finds what works here (tested in a throwaway namespace, not guessed). `host` is the host's namespace, which is
     /// only read.
     pub fn detect(options: Options, host: &Netns) -> Result<Self> {
+        Self::on(Kernel::probe()?, options, host)
+    }
+
+    fn on(kernel: Kernel, options: Options, host: &Netns) -> Result<Self> {
         let Options { force_variant, lock_dir, program_dir, native_nftables } = options;
         // Programs that run as another user pass through it.
         file::create_dir_all(&lock_dir, file::Mode(0o711))?;
-        let kernel = Kernel::probe()?;
         let firewall = Firewall::new(program_dir, lock_dir.join("detect"));
         let native = native_nftables
             && takes_own_tables(kernel)
@@ -321,5 +324,27 @@ fn undo(visit: &Visit<'_>, error: Error) -> Error {
             let kind = error.kind();
             Error::of(kind, format_args!("{error}; and what was put in could not be taken out: {left}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_nf_tables_iptables_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = |native_nftables| Options {
+            native_nftables,
+            lock_dir: dir.path().to_owned(),
+            // What runs on nf_tables does not work either.
+            force_variant: Some(Variant::Legacy),
+            program_dir: None,
+        };
+        let host = Netns::scratch().unwrap();
+        let engine = Engine::on(Kernel::without_nft(), options(true), &host).unwrap();
+        assert_eq!(engine.backend(), Backend::Iptables(Variant::Legacy));
+        assert_eq!(Engine::detect(options(true), &host).unwrap().backend(), Backend::Nftables);
+        assert_eq!(Engine::detect(options(false), &host).unwrap().backend(), Backend::Iptables(Variant::Legacy));
     }
 }

@@ -19,6 +19,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// As on a kernel without nf_tables.
+    #[cfg(test)]
+    pub fn without_nft() -> Self {
+        Kernel { nft: false }
+    }
+
     /// Whether it has nf_tables.
     pub fn has_nft(self) -> bool {
         self.nft

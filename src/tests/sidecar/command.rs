@@ -1,6 +1,6 @@
 //! `istio-iptables`: as an init container runs it, and as a person does.
 
-use crate::support::netns::{Backend, PodNetns, iptables_save, run_in};
+use crate::support::netns::{Backend, PodNetns, iptables_save, nft_list, run_in};
 use crate::support::program::{Finished, ferrule, ferrule_as, finish, istio_validation};
 use ferrule::sys::netlink::Family;
 use std::io::Write;
@@ -88,6 +88,31 @@ fn applied_twice_dry_and_cleaned_up() {
     works(&pod, &["--cleanup-only"]);
     assert!(!save(&pod, Family::V4).contains("ISTIO"));
     works(&pod, &["--cleanup-only"]);
+}
+
+#[test]
+fn native_nftables_applied_twice_dry_and_cleaned_up() {
+    let pod = pod(&[V4, V6]);
+    let native = |more: &[&str]| works(&pod, &[&INIT[..], &["--native-nftables", "--dual-stack"], more].concat());
+    let dry = native(&["-n"]).stdout;
+    assert!(dry.starts_with("add table inet istio-proxy-nat\n") && dry.contains("ip6 daddr ::1"), "{dry}");
+    assert_eq!(nft_list(pod.netns()), "", "a dry run touches nothing");
+    works(&pod, &INIT);
+    native(&[]);
+    let applied = nft_list(pod.netns());
+    assert!(applied.contains("table inet istio-proxy-nat {"), "{applied}");
+    let left = native(&[]);
+    assert!(left.stderr.contains("as it was") && left.stderr.contains("--reconcile takes it out"), "{}", left.stderr);
+    native(&["--reconcile"]);
+    assert!(!save(&pod, Family::V4).contains("ISTIO"), "what iptables left is gone");
+    assert_eq!(validate(&pod, &[]).code, Some(0), "and traffic is redirected");
+    let again = native(&["--reconcile"]);
+    assert!(again.stderr.contains("as it was") && !again.stderr.contains("warn"), "{}", again.stderr);
+    let preview = works(&pod, &["--native-nftables", "--cleanup-only", "--dry-run"]).stdout;
+    assert_eq!(preview, "# nft\ndelete table inet istio-proxy-nat\n");
+    // Whichever backend is asked to.
+    works(&pod, &["--cleanup-only"]);
+    assert!(!nft_list(pod.netns()).contains("istio"));
 }
 
 #[test]
