@@ -1,11 +1,14 @@
 //! What the kernel answers: netlink, socket options, `/proc`.
 
 use super::{assert_restore, text};
+use ferrule::dataplane::own::Own;
 use ferrule::dataplane::procfs::cgroup::{PodUid, pod_of};
 use ferrule::dataplane::procfs::start_time;
-use ferrule::dataplane::{legacy, nft, probe_set};
+use ferrule::dataplane::{legacy, nft, own_set, probe_set};
 use ferrule::rules::diff::{Expected, Leftovers, plain_jumps};
 use ferrule::rules::inpod::{OWNED, Settings, rules};
+use ferrule::rules::nftables::{owned, tables};
+use ferrule::rules::program::Purpose;
 use ferrule::rules::view::View;
 use ferrule::sys::netlink::policy::PolicyRule;
 use ferrule::sys::netlink::socket::Answers;
@@ -26,6 +29,7 @@ fn messages(packet: &[u8]) -> Vec<RawMessage> {
 pub fn netlink(input: &[u8]) {
     nft_dump(input);
     ipset_dump(input);
+    own_set_dump(input);
     route_dump(input);
 }
 
@@ -49,6 +53,23 @@ fn nft_dump(input: &[u8]) {
     assert_eq!(nft::decode(&dump, &|_| None).unwrap(), views);
     for (family, view) in views {
         compared(family, view);
+    }
+    if let Ok(view) = nft::decode_own(&dump, &owned(Purpose::Ambient)) {
+        assert!(rules(&view) <= count);
+        own_compared(view);
+    }
+}
+
+/// What is done about tables of our own: what is there is right only if it is what was written.
+fn own_compared(view: View) {
+    let settings = settings(true);
+    let tables = tables(Purpose::Ambient, &FAMILIES.map(|family| rules(&settings, family)));
+    let gone = Own::default();
+    assert_eq!(gone.plan(Purpose::Ambient, &view, Leftovers::Remove).is_empty(), view.tables.is_empty());
+    assert!(gone.plan(Purpose::Ambient, &view, Leftovers::Keep).is_empty());
+    if let Ok(own) = Own::new(tables, view.clone()) {
+        assert!(own.plan(Purpose::Ambient, &view, Leftovers::Remove).is_empty());
+        assert!(!own.plan(Purpose::Ambient, &View::default(), Leftovers::Remove).is_empty());
     }
 }
 
@@ -78,15 +99,7 @@ fn compared(family: Family, view: View) {
     assert_restore(&gone.restore);
     assert_eq!(gone.is_empty(), gone.restore.is_empty());
     for dns_capture in [false, true] {
-        let settings = Settings {
-            dns_capture,
-            ingress_mode: false,
-            reroute_interfaces: vec![],
-            ipv6: true,
-            probe_v4: Ipv4Addr::new(169, 254, 7, 127),
-            probe_v6: Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff),
-        };
-        let rules = rules(&settings, family);
+        let rules = rules(&settings(dns_capture), family);
         if let Ok(expected) = Expected::new(rules, view.clone()) {
             let whole = plan(&expected, &View::default());
             assert!(!whole.is_empty());
@@ -97,11 +110,30 @@ fn compared(family: Family, view: View) {
     }
 }
 
+fn settings(dns_capture: bool) -> Settings {
+    Settings {
+        dns_capture,
+        ingress_mode: false,
+        reroute_interfaces: vec![],
+        ipv6: true,
+        probe_v4: Ipv4Addr::new(169, 254, 7, 127),
+        probe_v6: Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff),
+    }
+}
+
 /// A listing of an ipset: one address for each entry at most.
 fn ipset_dump(input: &[u8]) {
     /// Size of the smallest entry: three levels of attributes around an IPv4 address.
     const SMALLEST: usize = 16;
     let Ok(entries) = probe_set::decode(&messages(input)) else { return };
+    assert!(entries.len() * SMALLEST <= input.len());
+}
+
+/// A listing of a set of nf_tables: one address for each entry at most.
+fn own_set_dump(input: &[u8]) {
+    /// Size of the smallest entry: three levels of attributes around an IPv4 address.
+    const SMALLEST: usize = 16;
+    let Ok(entries) = own_set::decode(&messages(input)) else { return };
     assert!(entries.len() * SMALLEST <= input.len());
 }
 
