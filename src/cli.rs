@@ -2,9 +2,11 @@
 
 pub mod agent;
 pub mod columns;
+pub mod completion;
 pub mod doctor;
 pub mod explain;
 pub mod iptables;
+pub mod man;
 pub mod page;
 pub mod plugin;
 pub mod rules;
@@ -13,6 +15,7 @@ pub mod status;
 pub mod uninstall;
 pub mod wait;
 
+use crate::config::option::Takes;
 use crate::error::{Error, Kind, Result};
 use page::Page;
 use std::ffi::{OsStr, OsString};
@@ -39,6 +42,10 @@ pub enum Personality {
     Wait,
     /// Takes everything off the node.
     Uninstall,
+    /// Prints a script that completes commands and options in a shell.
+    Completion,
+    /// Prints the man page.
+    Man,
     /// Says what it is.
     Version,
     /// Says how it is called.
@@ -62,7 +69,7 @@ const fn command(name: &'static str, personality: Personality, help: &'static st
 }
 
 /// All of them.
-pub const COMMANDS: [Command; 11] = [
+pub static COMMANDS: [Command; 13] = [
     command(
         "agent",
         Personality::Agent,
@@ -97,12 +104,45 @@ pub const COMMANDS: [Command; 11] = [
         "take the plugin and its configuration off the node; --dry-run only lists",
         uninstall::page,
     ),
-    command("version", Personality::Version, "print the version", || simple("version", "Prints the version.")),
-    command("help", Personality::Help, "print this text", || simple("help", "Lists the commands.")),
+    command(
+        "completion",
+        Personality::Completion,
+        "print a script that completes commands and options in bash, zsh or fish",
+        completion::page,
+    ),
+    command("man", Personality::Man, "print the man page, for `man -l -`", man::page),
+    command("version", Personality::Version, "print the version", version_page),
+    command("help", Personality::Help, "print this text, or what a command takes", help_page),
 ];
 
-fn simple(synopsis: &'static str, about: &'static str) -> Page {
-    Page { synopsis, about, specs: Vec::new() }
+fn version_page() -> Page {
+    Page { synopsis: "version", about: "Prints the version.", operand: None, specs: Vec::new() }
+}
+
+fn help_page() -> Page {
+    let about = "Lists the commands, or says what one of them takes.";
+    Page { synopsis: "help [COMMAND]", about, operand: Some(Takes::Value("COMMAND")), specs: Vec::new() }
+}
+
+/// Text of `ferrule version`.
+pub fn version(args: &[OsString]) -> Result<String> {
+    let page = version_page();
+    let arguments = page.scan_options(args)?;
+    Ok(if arguments.help { page.usage() } else { format!("ferrule {}\n", env!("CARGO_PKG_VERSION")) })
+}
+
+/// Text of `ferrule help` and `ferrule --help`.
+pub fn help(args: &[OsString]) -> Result<String> {
+    let page = help_page();
+    let arguments = page.scan(args)?;
+    match arguments.operands.as_slice() {
+        _ if arguments.help => Ok(page.usage()),
+        [] => Ok(overview()),
+        [word] => command_of(&word.to_string_lossy()).map(|command| (command.page)().usage()),
+        [_, more, ..] => {
+            Err(Error::of(Kind::Usage, format_args!("unexpected argument {more:?}; help takes one command")))
+        }
+    }
 }
 
 /// Decides by the name the executable was started under, then by its first argument, then by `CNI_COMMAND`. Returns
@@ -127,13 +167,14 @@ pub fn personality(argv: &[OsString], cni_command: bool) -> Result<(Personality,
         "--version" | "-V" => return Ok((Personality::Version, rest)),
         _ => {}
     }
-    match COMMANDS.iter().find(|command| command.name == word) {
-        Some(command) => Ok((command.personality, rest)),
-        None => {
-            let nearest = nearest(&word, COMMANDS.iter().map(|command| command.name));
-            Err(unknown_command(&format!("unknown command {word:?}{nearest}")))
-        }
-    }
+    command_of(&word).map(|command| (command.personality, rest))
+}
+
+fn command_of(word: &str) -> Result<&'static Command> {
+    COMMANDS.iter().find(|command| command.name == word).ok_or_else(|| {
+        let nearest = nearest(word, COMMANDS.iter().map(|command| command.name));
+        unknown_command(&format!("unknown command {word:?}{nearest}"))
+    })
 }
 
 fn unknown_command(what: &str) -> Error {
@@ -141,10 +182,10 @@ fn unknown_command(what: &str) -> Error {
 }
 
 /// Text of `ferrule --help`.
-pub fn overview() -> String {
+fn overview() -> String {
     let mut text =
         "Ferrule, a node agent for service meshes\n\nUsage: ferrule COMMAND [OPTION…]\n\nCommands:\n".to_owned();
-    for Command { name, help, .. } in COMMANDS {
+    for Command { name, help, .. } in &COMMANDS {
         text += &format!("  {name:<10} {help}\n");
     }
     text += "\nferrule COMMAND --help lists every option of a command, with its environment variable and default.\n";

@@ -4,7 +4,9 @@
 //! be one.
 
 use ferrule::cli::columns::Colour;
-use ferrule::cli::{self, Personality, agent, doctor, explain, iptables, rules, status, uninstall, wait};
+use ferrule::cli::{
+    self, Personality, agent, completion, doctor, explain, iptables, man, rules, status, uninstall, wait,
+};
 use ferrule::cni::plugin::{self, Environment};
 use ferrule::config::option::Variables;
 use ferrule::error::{Context, Result};
@@ -44,8 +46,10 @@ fn run(argv: &[OsString]) -> Result<ExitCode> {
         Personality::Iptables => return iptables(args),
         Personality::Wait => wait(args)?,
         Personality::Uninstall => return uninstall(args),
-        Personality::Version => print(&format!("ferrule {}\n", env!("CARGO_PKG_VERSION")))?,
-        Personality::Help => print(&cli::overview())?,
+        Personality::Completion => print(&completion::text(args)?)?,
+        Personality::Man => print(&man::text(args)?)?,
+        Personality::Version => print(&cli::version(args)?)?,
+        Personality::Help => print(&cli::help(args)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ pub enum Request {
 
 /// How it is called.
 pub fn page() -> Page {
-    Page { synopsis: "agent [OPTION…]", about: ABOUT, specs: specs(table::TABLE) }
+    Page { synopsis: "agent [OPTION…]", about: ABOUT, operand: None, specs: specs(table::TABLE) }
 }
 
 /// Parses the arguments that follow the command.

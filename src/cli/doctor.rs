@@ -64,7 +64,7 @@ pub struct Doctor {
 /// How it is called.
 pub fn page() -> Page {
     let specs = [specs(JSON), specs(table::TABLE)].concat();
-    Page { synopsis: "doctor [OPTION…]", about: ABOUT, specs }
+    Page { synopsis: "doctor [OPTION…]", about: ABOUT, operand: None, specs }
 }
 
 /// Parses the arguments that follow the command.

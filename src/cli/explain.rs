@@ -81,7 +81,8 @@ impl Subject {
 /// How it is called.
 pub fn page() -> Page {
     let specs = [specs(JSON), specs(table::TABLE)].concat();
-    Page { synopsis: "explain [OPTION…] (NAMESPACE/NAME | POD_FILE)", about: ABOUT, specs }
+    let operand = Some(Takes::Value("POD_FILE"));
+    Page { synopsis: "explain [OPTION…] (NAMESPACE/NAME | POD_FILE)", about: ABOUT, operand, specs }
 }
 
 /// Parses the arguments that follow the command.

@@ -42,7 +42,7 @@ pub enum Request {
 
 /// How it is called.
 pub fn page() -> Page {
-    Page { synopsis: "iptables [OPTION…]", about: ABOUT, specs: specs(TABLE) }
+    Page { synopsis: "iptables [OPTION…]", about: ABOUT, operand: None, specs: specs(TABLE) }
 }
 
 /// Parses the arguments that follow the command.

@@ -13,6 +13,8 @@ pub struct Page {
     pub synopsis: &'static str,
     /// What it does, in a few sentences.
     pub about: &'static str,
+    /// What its one operand may be, if it takes one.
+    pub operand: Option<Takes>,
     /// Its options.
     pub specs: Vec<Spec>,
 }
@@ -47,7 +49,7 @@ impl Page {
 
     /// Text of `--help`: every option with its variable and default.
     pub fn usage(&self) -> String {
-        let Page { synopsis, about, specs } = self;
+        let Page { synopsis, about, specs, .. } = self;
         let mut text = format!("Usage: ferrule {synopsis}\n\n{}", wrapped(about, ""));
         if !specs.is_empty() {
             text += "\nA flag wins over its environment variable; an empty variable counts as not set.\n";

@@ -23,7 +23,7 @@ const ABOUT: &str = "The CNI plugin, run by a container runtime. It has no optio
 
 /// How it is called.
 pub fn page() -> Page {
-    Page { synopsis: "cni", about: ABOUT, specs: Vec::new() }
+    Page { synopsis: "cni", about: ABOUT, operand: None, specs: Vec::new() }
 }
 
 /// What the plugin does without an agent.

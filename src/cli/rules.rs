@@ -108,7 +108,8 @@ pub enum Subject {
 /// How it is called.
 pub fn page() -> Page {
     let specs = [specs(OWN), specs(table::TABLE)].concat();
-    Page { synopsis: "rules [OPTION…] (POD_FILE | --host)", about: ABOUT, specs }
+    let operand = Some(Takes::Value("POD_FILE"));
+    Page { synopsis: "rules [OPTION…] (POD_FILE | --host)", about: ABOUT, operand, specs }
 }
 
 /// Parses the arguments that follow the command.

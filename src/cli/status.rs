@@ -65,7 +65,7 @@ const TABLE: &[Row<Status>] = &[
 
 /// How it is called.
 pub fn page() -> Page {
-    Page { synopsis: "status [OPTION…]", about: ABOUT, specs: specs(TABLE) }
+    Page { synopsis: "status [OPTION…]", about: ABOUT, operand: None, specs: specs(TABLE) }
 }
 
 /// Parses the arguments that follow the command.

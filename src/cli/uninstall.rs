@@ -40,7 +40,7 @@ pub enum Request {
 /// How it is called.
 pub fn page() -> Page {
     let specs = [specs(DRY_RUN), specs(table::TABLE)].concat();
-    Page { synopsis: "uninstall [OPTION…]", about: ABOUT, specs }
+    Page { synopsis: "uninstall [OPTION…]", about: ABOUT, operand: None, specs }
 }
 
 /// Parses the arguments that follow the command.

@@ -102,7 +102,7 @@ impl Url {
 
 /// How it is called.
 pub fn page() -> Page {
-    Page { synopsis: "wait [OPTION…]", about: ABOUT, specs: specs(TABLE) }
+    Page { synopsis: "wait [OPTION…]", about: ABOUT, operand: None, specs: specs(TABLE) }
 }
 
 /// Parses the arguments that follow the command.
