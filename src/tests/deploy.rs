@@ -2,7 +2,7 @@
 //! chart renders.
 
 use ferrule::config::table::TABLE;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -66,10 +66,17 @@ fn the_manifest_is_the_charts_daemonset() {
     let capabilities = ["DAC_OVERRIDE", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_PTRACE"];
     assert_eq!(strings(&security["capabilities"]["add"]), capabilities.into());
     assert_eq!(pod["priorityClassName"], "system-node-critical");
-    assert_eq!(container["resources"]["requests"], serde_json::json!({"cpu": "5m", "memory": "16Mi"}));
-    for probe in ["readinessProbe", "livenessProbe"] {
-        assert_eq!(container[probe]["httpGet"]["port"], 8000, "{probe}");
-    }
+    assert_eq!(container["resources"]["requests"], json!({"cpu": "5m", "memory": "16Mi"}));
+    assert_eq!(container["readinessProbe"], json!({"httpGet": {"path": "/readyz", "port": 8000}}));
+    assert_eq!(pod["terminationGracePeriodSeconds"], 30);
+    let tolerations = json!([
+        {"effect": "NoSchedule", "operator": "Exists"},
+        {"key": "CriticalAddonsOnly", "operator": "Exists"},
+        {"effect": "NoExecute", "operator": "Exists"},
+    ]);
+    assert_eq!(pod["tolerations"], tolerations);
+    let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}});
+    assert_eq!(set["spec"]["updateStrategy"], strategy);
 }
 
 #[test]
@@ -78,7 +85,7 @@ fn one_image_and_one_version() {
     let objects = manifest();
     assert_eq!(kind(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"], image);
     let values = ferrule::pod::yaml::documents(&read("scripts/deploy/values.yaml")).unwrap();
-    assert_eq!(values, [serde_json::json!({ "image": image })], "another image, and nothing else");
+    assert_eq!(values, [json!({ "image": image })], "another image, and nothing else");
     assert!(read("README.md").contains(&format!("install-cni={image}\n")));
 }
 

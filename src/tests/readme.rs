@@ -186,7 +186,7 @@ fn every_command_and_option_it_mentions_exists() {
             None => continue,
         };
         for option in text.split_whitespace().filter_map(|word| word.strip_prefix("--")) {
-            let option = option.split(|c: char| c == '=' || c == '\\').next().unwrap();
+            let option = option.split(['=', '\\']).next().unwrap();
             let known = help.split([' ', '[', '\n', ',']).any(|word| word == format!("--{option}"));
             assert!(known || option.is_empty() || option == "help", "{text}: no --{option}");
             seen += 1;
