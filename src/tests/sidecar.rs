@@ -2,6 +2,7 @@
 
 mod command;
 mod envoy;
+mod invalid;
 mod reconcile;
 pub(crate) mod scene;
 mod traffic;
