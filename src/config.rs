@@ -224,6 +224,21 @@ impl Config {
         })
     }
 
+    /// The node, for taking everything off it: whatever the agent was told, it may have left something.
+    pub fn site(&self) -> agent::Site {
+        agent::Site {
+            run_dir: self.run_dir.clone(),
+            host_root: HostRoot::new(&self.host_root),
+            switch_to_host_ns: self.switch_to_host_ns,
+            ambient: true,
+            force_backend: self.force_backend.clone(),
+            native_nftables: self.native_nftables,
+            host_rules: self.host_rules(),
+            ipv6: self.ipv6,
+            aws_branch_eni: true,
+        }
+    }
+
     /// Race repair.
     fn repair(&self) -> Option<repair::Options> {
         let label = self.repair_label_pods.then(|| self.repair_label.clone());

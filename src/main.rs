@@ -3,6 +3,7 @@
 //! Only this file reads the environment and writes to standard output. A plugin run does nothing before it is known to
 //! be one.
 
+use ferrule::agent::removal;
 use ferrule::cli::columns::Colour;
 use ferrule::cli::{
     self, Personality, agent, completion, doctor, explain, iptables, man, rules, status, uninstall, wait,
@@ -197,12 +198,15 @@ fn wait(args: &[OsString]) -> Result<()> {
 
 /// Prints what was done; exit code 1 if something was left undone.
 fn uninstall(args: &[OsString]) -> Result<ExitCode> {
-    let (options, run) = match uninstall::parse(args, &variables())? {
+    let request = match uninstall::parse(args, &variables())? {
         uninstall::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
-        uninstall::Request::Uninstall(options, run) => (options, run),
+        uninstall::Request::Uninstall(request) => request,
     };
-    let _lock = no_agent(&options.run_dir)?;
-    let removal = install::uninstall(&options, run);
+    let _lock = no_agent(&request.installed.run_dir)?;
+    let mut removal = install::uninstall(&request.installed, request.run);
+    let of_filter = removal::remove(&request.site, request.pods, request.run);
+    removal.steps.extend(of_filter.steps);
+    removal.failures.extend(of_filter.failures);
     let steps = removal.steps.iter().map(|step| format!("{step}\n")).collect::<String>();
     let nothing = removal.steps.is_empty() && removal.failures.is_empty();
     print(if nothing { "nothing of ours is installed\n" } else { &steps })?;

@@ -4,6 +4,7 @@
 //! bounded by the number of pods and no two workers are ever in one namespace. A piece of work ends when it is done
 //! in the kernel; nobody here waits for a peer, so a silent ztunnel occupies no worker.
 
+use super::Site;
 use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Work};
 use super::memory::{Memory, NodeSettings, Record};
 use super::pulse::Pulse;
@@ -58,25 +59,31 @@ pub struct Context {
 }
 
 impl Context {
-    /// Gathers it.
-    pub fn new(
-        inpod: inpod::Options,
-        host: Netns,
-        host_side: Option<Host>,
-        branches: Option<Branches>,
-        host_root: HostRoot,
-        memory: Memory,
-    ) -> Self {
-        Context {
+    /// Gathers it for a node.
+    pub fn at(site: &Site, memory: Memory) -> Result<Self> {
+        let force_variant = site.force_backend.as_deref().map(str::parse).transpose();
+        let inpod = inpod::Options {
+            force_variant: force_variant.map_err(|e: Error| e.context("FORCE_IPTABLES_BINARY"))?,
+            lock_dir: site.run_dir.join("xtables"),
+            program_dir: None,
+            native_nftables: site.native_nftables,
+        };
+        let host = host_netns(site)?;
+        let host_side = site.ambient.then(|| host.try_clone()).transpose()?;
+        let host_side =
+            host_side.map(|netns| Host::new(netns, site.host_rules.clone(), site.ipv6, site.native_nftables));
+        let branches = (site.ambient && site.aws_branch_eni).then(|| host.try_clone()).transpose()?;
+        let branches = branches.map(|netns| Branches::recall(netns, &site.run_dir));
+        Ok(Context {
             inpod,
             host,
-            host_root,
+            host_root: site.host_root.clone(),
             memory,
             host_side,
             branches,
             programmer: Mutex::new(None),
             trouble: Mutex::new(Repeat::new(REMIND)),
-        }
+        })
     }
 
     /// Does beforehand what the first pod would have to wait for: finds the backend, and how the rules of these
@@ -94,6 +101,22 @@ impl Context {
         let found = Arc::new(InPod::detect(self.inpod.clone(), &self.host)?);
         *programmer = Some(Arc::clone(&found));
         Ok(found)
+    }
+}
+
+/// Without ambient pods nothing of the host is touched, and a container may have no way to it: then our own stands for
+/// it, and the plugin, which is on the host, refuses the host's namespace as a pod's.
+fn host_netns(site: &Site) -> Result<Netns> {
+    if !site.switch_to_host_ns {
+        return Netns::own();
+    }
+    let path = site.host_root.join("/proc/1/ns/net");
+    match Netns::open(&path) {
+        Err(e) if e.kind() == Kind::NotFound && !site.ambient => {
+            log::info!(target: "cni-agent", "{} is not mounted; sidecar pods do not need it", path.display());
+            Netns::own()
+        }
+        netns => netns.map_err(|e| e.context("the host's network namespace (ALLOW_SWITCH_TO_HOST_NS)")),
     }
 }
 
@@ -333,7 +356,11 @@ fn compare(context: &Context, pods: &[(Sought, NetnsId)]) -> Result<BTreeMap<Str
 }
 
 /// Looks in remembered places first, then walks `/proc` once for all the others.
-fn walk(context: &Context, sought: &[Sought], mut claimed: BTreeSet<NetnsId>) -> Result<BTreeMap<String, Arc<Netns>>> {
+pub fn walk(
+    context: &Context,
+    sought: &[Sought],
+    mut claimed: BTreeSet<NetnsId>,
+) -> Result<BTreeMap<String, Arc<Netns>>> {
     let mut found = BTreeMap::new();
     let mut others = Vec::new();
     for pod in sought {

@@ -96,6 +96,11 @@ impl Memory {
         Ok(Memory { dir })
     }
 
+    /// The same for somebody who only reads and forgets.
+    pub fn existing(run_dir: &Path) -> Self {
+        Memory { dir: run_dir.join("netns") }
+    }
+
     /// Writes a record.
     pub fn remember(&self, record: &Record) -> Result<()> {
         let text = serde_json::to_vec(record).context("encode the record of a sandbox")?;
@@ -111,7 +116,11 @@ impl Memory {
     pub fn recall(&self) -> Result<Vec<Record>> {
         let mut records = Vec::new();
         let what = || format!("list {}", self.dir.display());
-        for item in std::fs::read_dir(&self.dir).with_context(what)? {
+        let items = match std::fs::read_dir(&self.dir) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(records),
+            items => items.with_context(what)?,
+        };
+        for item in items {
             let path = item.with_context(what)?.path();
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;

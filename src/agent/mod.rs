@@ -18,6 +18,7 @@ mod ports;
 mod publish;
 mod pulse;
 mod remedies;
+pub mod removal;
 mod run;
 mod source;
 mod state;
@@ -31,6 +32,7 @@ use crate::install;
 use crate::kube;
 use crate::pod::decision::Policy;
 use crate::repair;
+use crate::rules;
 use crate::sys::file::HostRoot;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -82,6 +84,45 @@ pub struct Options {
     pub repair: Option<repair::Options>,
     /// What is put on the node and kept there.
     pub install: install::Options,
+}
+
+/// A node, as far as its packet filter goes.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// `--cni-agent-run-dir`.
+    pub run_dir: PathBuf,
+    /// `--host-root`.
+    pub host_root: HostRoot,
+    /// `ALLOW_SWITCH_TO_HOST_NS`.
+    pub switch_to_host_ns: bool,
+    /// `--ambient-enabled`: the host has rules of ours.
+    pub ambient: bool,
+    /// `FORCE_IPTABLES_BINARY`.
+    pub force_backend: Option<String>,
+    /// `--native-nftables`.
+    pub native_nftables: bool,
+    /// `HOST_PROBE_SNAT_IP` and `HOST_PROBE_SNAT_IPV6`.
+    pub host_rules: rules::host::Settings,
+    /// `--ambient-ipv6`.
+    pub ipv6: bool,
+    /// `AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE`.
+    pub aws_branch_eni: bool,
+}
+
+impl Options {
+    fn site(&self) -> Site {
+        Site {
+            run_dir: self.run_dir.clone(),
+            host_root: self.host_root.clone(),
+            switch_to_host_ns: self.switch_to_host_ns,
+            ambient: self.policy.ambient_enabled,
+            force_backend: self.force_backend.clone(),
+            native_nftables: self.native_nftables,
+            host_rules: rules::host::Settings { probe_v4: self.probe_v4, probe_v6: self.probe_v6 },
+            ipv6: self.ipv6,
+            aws_branch_eni: self.aws_branch_eni,
+        }
+    }
 }
 
 /// Where pods and namespaces come from.

@@ -8,23 +8,17 @@ use super::pulse::{Beat, Pulse};
 use super::source::Source;
 use super::state::{Config, State};
 use super::writer::Writer;
-use super::{Options, PodSource, endpoints, ports, publish};
+use super::{Options, PodSource, endpoints, ports, publish, removal};
 use crate::cni::outside::Outside;
-use crate::dataplane::branch_eni::Branches;
-use crate::dataplane::host::Host;
-use crate::dataplane::inpod;
-use crate::error::{Context, Kind, Result};
+use crate::error::{Context, Result};
 use crate::install::{self, Keeper};
 use crate::logging::Repeat;
 use crate::metrics;
-use crate::rules;
 use crate::sys::file::{self, Lock, Mode};
-use crate::sys::netns::Netns;
 use crate::sys::{clock, thread};
 use crate::zds::server::{self as zds, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
@@ -69,8 +63,8 @@ pub fn run(options: Options) -> Result<()> {
         Verdict::Stays(why) => log::info!(target: "cni-agent", "what was installed stays: {why}"),
         Verdict::Goes(why) => {
             log::info!(target: "cni-agent", "what was installed is removed: {why}");
-            remove_installed(&options.install);
-            remove_host_side(&workspace);
+            report(install::uninstall(&options.install, install::Run::Real));
+            report(removal::host_side(&workspace, install::Run::Real));
         }
     }
     drop(lock);
@@ -148,19 +142,7 @@ fn verdict(always_remove: bool, taken_over: bool, judgement: Option<JoinHandle<V
     told.unwrap_or_else(|| Verdict::Stays("there is nobody to ask whether a successor comes".to_owned()))
 }
 
-fn remove_host_side(workspace: &Workspace) {
-    let Some(host) = &workspace.host_side else { return };
-    let branches =
-        workspace.branches.as_ref().map_or(Ok(Vec::new()), |branches| branches.ensure(Some(&BTreeSet::new())));
-    let removed = workspace.programmer().and_then(|programmer| host.remove_all(programmer.engine()));
-    match removed.and(branches) {
-        Ok(_) => log::info!(target: "cni-agent", "removed the host's rules and probe sets"),
-        Err(e) => log::error!(target: "cni-agent", "removal: {e}"),
-    }
-}
-
-fn remove_installed(options: &install::Options) {
-    let removal = install::uninstall(options, install::Run::Real);
+fn report(removal: install::Removal) {
     for step in removal.steps {
         log::info!(target: "cni-agent", "{step}");
     }
@@ -191,25 +173,10 @@ struct Agent {
 
 impl Agent {
     fn start(options: &Options, pulse: &Pulse, inbox: &Sender<Event>) -> Result<Self> {
-        let host = host_netns(options)?;
-        let host_id = host.id();
         let memory = Memory::new(&options.run_dir)?;
         let records = memory.recall()?;
-        let force_variant = options.force_backend.as_deref().map(str::parse).transpose();
-        let inpod = inpod::Options {
-            force_variant: force_variant.context("FORCE_IPTABLES_BINARY")?,
-            lock_dir: options.run_dir.join("xtables"),
-            program_dir: None,
-            native_nftables: options.native_nftables,
-        };
-        let host_rules = rules::host::Settings { probe_v4: options.probe_v4, probe_v6: options.probe_v6 };
         let ambient = options.policy.ambient_enabled;
-        let host_side = ambient.then(|| host.try_clone()).transpose()?;
-        let host_side = host_side.map(|netns| Host::new(netns, host_rules, options.ipv6, options.native_nftables));
-        let branches = (ambient && options.aws_branch_eni).then(|| host.try_clone()).transpose()?;
-        let branches = branches.map(|netns| Branches::recall(netns, &options.run_dir));
-        let workspace = Workspace::new(inpod, host, host_side, branches, options.host_root.clone(), memory);
-        let workspace = Arc::new(workspace);
+        let workspace = Arc::new(Workspace::at(&options.site(), memory)?);
         let config = Config {
             policy: options.policy.clone(),
             settings: NodeSettings {
@@ -218,7 +185,7 @@ impl Agent {
                 probe_v4: options.probe_v4,
                 probe_v6: options.probe_v6,
             },
-            host: host_id,
+            host: workspace.host.id(),
             host_side: ambient,
             verify_interval: options.verify_interval,
             reconcile_on_startup: options.reconcile_on_startup,
@@ -342,22 +309,6 @@ impl Agent {
                 let _ = self.inbox.send(Event::Condition("ztunnel socket", problem));
             }
         }
-    }
-}
-
-/// Without ambient pods nothing of the host is touched, and a container may have no way to it: then our own stands for
-/// it, and the plugin, which is on the host, refuses the host's namespace as a pod's.
-fn host_netns(options: &Options) -> Result<Netns> {
-    if !options.switch_to_host_ns {
-        return Netns::own();
-    }
-    let path = options.host_root.join("/proc/1/ns/net");
-    match Netns::open(&path) {
-        Err(e) if e.kind() == Kind::NotFound && !options.policy.ambient_enabled => {
-            log::info!(target: "cni-agent", "{} is not mounted; sidecar pods do not need it", path.display());
-            Netns::own()
-        }
-        netns => netns.context("the host's network namespace (ALLOW_SWITCH_TO_HOST_NS)"),
     }
 }
 

@@ -1,6 +1,8 @@
-//! `uninstall`: takes the plugin, its configuration and its kubeconfig off the node, without API or agent.
+//! `uninstall`: takes the plugin, its configuration and its kubeconfig off the node, and what the agent changed in the
+//! packet filter, without API or agent.
 
 use super::page::Page;
+use crate::agent::Site;
 use crate::config::Config;
 use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::config::table;
@@ -9,37 +11,61 @@ use crate::install::{self, Run};
 use crate::pod::overrides;
 use std::ffi::OsString;
 
-const ABOUT: &str = "Takes our entry out of the CNI configuration, removes the plugin's kubeconfig, and last the plugin \
-                     itself, unless a sandbox still needs it to be torn down. Needs neither API nor agent, prints what \
-                     it does, and may be repeated. The other options mean what they mean to the agent; give those that \
-                     the agent was given.";
+const ABOUT: &str = "Takes our entry out of the CNI configuration, removes the plugin's kubeconfig, then the plugin \
+                     itself, unless a sandbox still needs it to be torn down, and last the rules and probe sets of the \
+                     host. Needs neither API nor agent, prints what it does, and may be repeated. The other options mean \
+                     what they mean to the agent; give those that the agent was given.";
 
-const DRY_RUN: &[Row<bool>] = &[Row {
-    spec: Spec {
-        name: Name::FlagOnly("dry-run"),
-        takes: Takes::Switch,
-        default: "",
-        section: Section::Command,
-        help: "Only print what would be done.",
+#[derive(Default)]
+struct Wishes {
+    dry: bool,
+    pods: bool,
+}
+
+const WISHES: &[Row<Wishes>] = &[
+    Row {
+        spec: switch("dry-run", "Only print what would be done."),
+        set: |wishes, value| boolean(value).map(|on| wishes.dry = on),
     },
-    set: |dry, value| {
-        *dry = overrides::parse_bool(value).ok_or_else(|| "true or false".to_owned())?;
-        Ok(())
+    Row {
+        spec: switch("pods", "Also take the rules out of the pods that are in the mesh; else those keep them."),
+        set: |wishes, value| boolean(value).map(|on| wishes.pods = on),
     },
-}];
+];
+
+const fn switch(name: &'static str, help: &'static str) -> Spec {
+    Spec { name: Name::FlagOnly(name), takes: Takes::Switch, default: "", section: Section::Command, help }
+}
+
+fn boolean(value: &str) -> std::result::Result<bool, String> {
+    overrides::parse_bool(value).ok_or_else(|| "true or false".to_owned())
+}
 
 /// What was asked for.
 #[derive(Debug)]
 pub enum Request {
     /// The usage text.
     Help(String),
-    /// To remove what these options installed.
-    Uninstall(Box<install::Options>, Run),
+    /// To remove this.
+    Uninstall(Box<Uninstall>),
+}
+
+/// What to remove.
+#[derive(Debug)]
+pub struct Uninstall {
+    /// What these options installed.
+    pub installed: install::Options,
+    /// What the agent left in this node's packet filter.
+    pub site: Site,
+    /// In the pods as well.
+    pub pods: bool,
+    /// Whether to do it.
+    pub run: Run,
 }
 
 /// How it is called.
 pub fn page() -> Page {
-    let specs = [specs(DRY_RUN), specs(table::TABLE)].concat();
+    let specs = [specs(WISHES), specs(table::TABLE)].concat();
     Page { synopsis: "uninstall [OPTION…]", about: ABOUT, operand: None, specs }
 }
 
@@ -50,9 +76,11 @@ pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
     if arguments.help {
         return Ok(Request::Help(page.usage()));
     }
-    let mut dry = false;
-    fill(DRY_RUN, &arguments.flags, variables, &mut dry)?;
+    let mut wishes = Wishes::default();
+    fill(WISHES, &arguments.flags, variables, &mut wishes)?;
     // The remarks are about what an agent would do with the options.
     let (config, _) = Config::read(&arguments.flags, variables)?;
-    Ok(Request::Uninstall(Box::new(config.install()), if dry { Run::Dry } else { Run::Real }))
+    let run = if wishes.dry { Run::Dry } else { Run::Real };
+    let uninstall = Uninstall { installed: config.install(), site: config.site(), pods: wishes.pods, run };
+    Ok(Request::Uninstall(Box::new(uninstall)))
 }

@@ -137,6 +137,11 @@ impl Branches {
         })?
     }
 
+    /// What is in place, one clause each.
+    pub fn left(&self) -> Vec<String> {
+        self.held().keys().map(|uid| format!("remove the policy rules for the probes of pod {uid}")).collect()
+    }
+
     fn give_up(&self, held: &mut Held, uid: &str) -> Result<()> {
         let Some(branches) = held.get(uid).cloned() else { return Ok(()) };
         self.netns

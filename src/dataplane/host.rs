@@ -12,7 +12,7 @@ use super::sets::Sets;
 use super::visit::Ipv6;
 use crate::error::{Context, Kind, Result};
 use crate::rules::diff::Leftovers;
-use crate::rules::host::{Settings, program};
+use crate::rules::host::{Settings, probe_set as set_name, program};
 use crate::rules::program::Program;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
@@ -128,6 +128,22 @@ impl Host {
             let mut all = self.sets().entries(Family::V4)?;
             all.extend(self.sets().entries(Family::V6)?);
             Ok(all)
+        })?
+    }
+
+    /// What there is to remove, one clause each.
+    pub fn left(&self, engine: &Engine) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        if !engine.check(&self.netns, &program(&self.settings, true).emptied(), Leftovers::Remove)?.is_empty() {
+            left.push("remove our rules from the host's network namespace".to_owned());
+        }
+        self.netns.enter(|| {
+            for family in [Family::V4, Family::V6] {
+                if probe_set::is_there(family)? {
+                    left.push(format!("remove ipset {}", set_name(family)));
+                }
+            }
+            Ok(left)
         })?
     }
 

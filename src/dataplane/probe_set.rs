@@ -107,6 +107,15 @@ pub fn entries(family: Family) -> Result<BTreeMap<IpAddr, String>> {
     }
 }
 
+/// Whether there is a set of a family.
+pub fn is_there(family: Family) -> Result<bool> {
+    match netlink::netfilter(LIST, libc::NLM_F_DUMP as u16, &request(family)) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == Kind::NotFound => Ok(false),
+        Err(e) => Err(e.context(format_args!("list ipset {}", probe_set(family)))),
+    }
+}
+
 /// Removes the set of a family; says whether it was there. A set that a rule still refers to stays, and is an error.
 pub fn destroy(family: Family) -> Result<bool> {
     match send(DESTROY, libc::NLM_F_EXCL, &request(family)) {

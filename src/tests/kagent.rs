@@ -11,6 +11,7 @@ mod ports;
 mod repair;
 mod rollover;
 mod stop;
+mod uninstall;
 
 use crate::agent::{SELECTOR, has_rules, is_right, netns, rules};
 use crate::apiserver::{ApiServer, Kind};
