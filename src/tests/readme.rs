@@ -239,7 +239,13 @@ fn its_commands_run() {
     let ended = finish(&mut command, b"");
     assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
     // Of each kind of command, what it is for.
-    for text in ["-A ISTIO_OUTPUT", "ISTIO_POSTRT", "-A PREROUTING -p tcp -j ISTIO_INBOUND", "\"name\":\"web\""] {
+    for text in [
+        "-A ISTIO_OUTPUT",
+        "ISTIO_POSTRT",
+        "-A PREROUTING -p tcp -j ISTIO_INBOUND",
+        "NAMESPACE  NAME",
+        "ok    capabilities",
+    ] {
         assert!(ended.stdout.contains(text), "{text} is not in {}", ended.stdout);
     }
 }
