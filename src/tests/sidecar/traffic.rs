@@ -226,3 +226,18 @@ fn transparent_capture_keeps_the_source_address() {
         is(scene.group_asks(1000, "10.0.1.1>10.0.1.2:80"), "none");
     });
 }
+
+/// Envoy may start later than its pod: until then nothing passes by.
+#[test]
+fn without_envoy_nothing_gets_in() {
+    let scene = Scene::without_envoy();
+    is(scene.world_asks("10.0.1.2:80"), "app");
+    for interception in [Interception::Redirect, Interception::Tproxy] {
+        scene.with(&Settings { interception, ..plain() }, true, |scene| {
+            is(scene.world_asks("10.0.1.2:80"), "none");
+            is(scene.world_asks("[fd00:1::2]:80"), "none");
+            is(scene.world_asks("10.0.1.2:15021"), "app");
+            is(scene.app_asks("10.2.0.1:80"), "none");
+        });
+    }
+}
