@@ -10,7 +10,6 @@ use crate::rules::inpod::{Settings, rules};
 use crate::rules::nftables::tables;
 use crate::rules::program::Purpose;
 use crate::rules::render::restore;
-use crate::rules::ruleset::RuleSet;
 use crate::sys::exec;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
@@ -103,17 +102,16 @@ impl Firewall {
     }
 }
 
-/// Whether this kernel takes tables of our own, as pods and the host get them; tried in a namespace that is thrown away.
-pub fn takes_own_tables(kernel: Kernel) -> Result<()> {
+/// Whether this kernel takes tables of our own, as pods and the host get them, with rules of this family; tried in a
+/// namespace that is thrown away.
+pub fn takes_own_tables(kernel: Kernel, family: Family) -> Result<()> {
     if !kernel.has_nft() {
         return Err(Error::of(Kind::Unsupported, "the kernel has no nf_tables"));
     }
-    let families = [Family::V4, Family::V6];
-    let pod = families.map(|family| rules(&trial(), family));
     let host = host::Settings { probe_v4: Ipv4Addr::LOCALHOST, probe_v6: Ipv6Addr::LOCALHOST };
-    let host = families.map(|family| host::rules(&host, family));
-    let write = |purpose, rules: &[RuleSet]| Netns::scratch()?.enter(|| own::write(&tables(purpose, rules)))?;
-    write(Purpose::Ambient, &pod).and_then(|()| write(Purpose::Host, &host))
+    let programs = [(Purpose::Ambient, rules(&trial(), family)), (Purpose::Host, host::rules(&host, family))];
+    let write = |(purpose, rules)| Netns::scratch()?.enter(|| own::write(&tables(purpose, &[rules])))?;
+    programs.into_iter().try_for_each(write)
 }
 
 /// The order in which variants are taken.

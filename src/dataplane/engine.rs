@@ -19,7 +19,7 @@ use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What this module is told once.
 #[derive(Debug, Clone, Default)]
@@ -67,6 +67,8 @@ pub struct Engine {
     kernel: Kernel,
     firewall: Firewall,
     backend: Backend,
+    /// Whether tables of our own can have IPv6, or why not.
+    own_ipv6: OnceLock<Result<(), String>>,
     lock_dir: PathBuf,
     references: Mutex<HashMap<Program, Arc<Reference>>>,
 }
@@ -100,20 +102,22 @@ impl Engine {
         // Programs that run as another user pass through it.
         file::create_dir_all(&lock_dir, file::Mode(0o711))?;
         let firewall = Firewall::new(program_dir, lock_dir.join("detect"));
-        let native = native_nftables
-            && takes_own_tables(kernel)
-                .map_err(|e| {
+        let native =
+            if native_nftables { takes_own_tables(kernel, Family::V4) } else { Err(Error::new("not asked for")) };
+        let backend = match native {
+            Ok(()) => {
+                log::info!(target: "cni-agent", "rules are written into nf_tables natively");
+                Backend::Nftables
+            }
+            Err(e) => {
+                if native_nftables {
                     log::warn!(target: "cni-agent",
-                "native nf_tables is asked for (--native-nftables) and cannot be had; iptables is used: {e}");
-                })
-                .is_ok();
-        let backend = if native {
-            log::info!(target: "cni-agent", "rules are written into nf_tables natively");
-            Backend::Nftables
-        } else {
-            Backend::Iptables(firewall.choose(kernel, host, force_variant)?)
+                        "native nf_tables is asked for (--native-nftables) and cannot be had; iptables is used: {e}");
+                }
+                Backend::Iptables(firewall.choose(kernel, host, force_variant)?)
+            }
         };
-        Ok(Engine { kernel, firewall, backend, lock_dir, references: Mutex::default() })
+        Ok(Engine { kernel, firewall, backend, own_ipv6: OnceLock::new(), lock_dir, references: Mutex::default() })
     }
 
     /// Where new rules go.
@@ -130,7 +134,11 @@ impl Engine {
     pub fn ipv6(&self) -> Result<()> {
         match self.backend {
             Backend::Iptables(variant) => self.firewall.programs(variant)?.ipv6(),
-            Backend::Nftables => Ok(()),
+            Backend::Nftables => {
+                let tried =
+                    self.own_ipv6.get_or_init(|| takes_own_tables(self.kernel, Family::V6).map_err(|e| e.to_string()));
+                tried.clone().map_err(|why| Error::new(format_args!("this kernel's nf_tables cannot do IPv6: {why}")))
+            }
         }
     }
 
@@ -198,7 +206,12 @@ impl Engine {
         leftovers: Leftovers,
         work: impl FnOnce(&Visit<'_>, &Wanted<'_>) -> Result<T> + Send,
     ) -> Result<T> {
-        let reference = self.reference(program)?;
+        // Tables of our own are of both families.
+        let v4 = || program.clone().without(Family::V6);
+        let reference = match self.backend {
+            Backend::Nftables if self.ipv6().is_err() => self.reference(&v4())?,
+            _ => self.reference(program)?,
+        };
         let visit = self.visitor(netns, program, Scope::of(program.purpose), leftovers)?;
         netns.enter(|| {
             if Ipv6::here()? == Ipv6::On {
@@ -208,16 +221,17 @@ impl Engine {
                         Purpose::Ambient => ", or set --ambient-ipv6=false",
                         Purpose::Sidecar | Purpose::Host => "",
                     };
-                    self.ipv6().with_context(|| {
-                        format!("there is IPv6: give this node ip6tables with the kernel modules it needs{remedy}")
-                    })?;
+                    let lacks = match self.backend {
+                        Backend::Iptables(_) => "ip6tables with the kernel modules it needs",
+                        Backend::Nftables => "a kernel that can do it",
+                    };
+                    self.ipv6().with_context(|| format!("there is IPv6: give this node {lacks}{remedy}"))?;
                 }
                 return work(&visit, &Wanted::of(&reference));
             }
-            // Tables of our own are of both families.
             let reference = match self.backend {
                 Backend::Iptables(_) => reference,
-                Backend::Nftables => self.reference(&program.clone().without(Family::V6))?,
+                Backend::Nftables => self.reference(&v4())?,
             };
             let mut wanted = Wanted::of(&reference);
             wanted.families.remove(&Family::V6);
