@@ -186,7 +186,7 @@ fn overview() -> String {
     let mut text =
         "Ferrule, a node agent for service meshes\n\nUsage: ferrule COMMAND [OPTION…]\n\nCommands:\n".to_owned();
     for Command { name, help, .. } in &COMMANDS {
-        text += &format!("  {name:<10} {help}\n");
+        text += &format!("  {name:<11} {help}\n");
     }
     text += "\nferrule COMMAND --help lists every option of a command, with its environment variable and default.\n";
     text

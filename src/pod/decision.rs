@@ -104,7 +104,7 @@ fn walk(policy: &Policy, pod: &Pod, namespace_labels: &StringMap, trace: &mut Tr
         return none(format!("namespace {namespace} is excluded (--exclude-namespaces)"));
     }
     let finished = pod.phase == Phase::Finished;
-    let facts = format_args!("status.phase is {}", if finished { "Succeeded or Failed" } else { "none that ends it" });
+    let facts = format_args!("status.phase is {}Succeeded or Failed", if finished { "" } else { "not " });
     if trace.ask("Has it finished?", finished, facts) {
         return none("the pod has finished (phase Succeeded or Failed)");
     }
@@ -126,7 +126,7 @@ fn walk(policy: &Policy, pod: &Pod, namespace_labels: &StringMap, trace: &mut Tr
     if trace.ask("Is it ztunnel itself?", namespace == system && app == "ztunnel", facts) {
         return none("the pod is ztunnel itself");
     }
-    let facts = format_args!("--ambient-enablement-selector has {}", policy.selectors.len());
+    let facts = format_args!("{} in --ambient-enablement-selector", policy.selectors.len());
     if !trace.ask("Is there an enablement selector?", !policy.selectors.is_empty(), facts) {
         return none("there is no enablement selector (--ambient-enablement-selector is empty)");
     }

@@ -24,7 +24,7 @@ fn same_as_fixture(name: &str, text: &str) {
 
 #[test]
 fn help_lists_every_option_with_its_variable_and_default() {
-    for command in ["agent", "rules"] {
+    for command in ["agent", "rules", "explain", "doctor", "uninstall"] {
         let help = run(&[command, "--help"], &[]);
         assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
         for row in TABLE {
@@ -78,6 +78,8 @@ fn unknown_options_and_commands_are_usage_errors_that_name_the_nearest() {
     );
     check(&["rules", "--famly", "ipv4"], "unknown option --famly (did you mean --family?); --help lists all");
     check(&["agent", "--family=ipv4"], "unknown option --family; --help lists all");
+    check(&["status", "--jsno"], "unknown option --jsno (did you mean --json?); --help lists all");
+    check(&["docter"], "unknown command \"docter\" (did you mean doctor?); ferrule --help lists the commands");
     check(&["agent", "-x"], "unknown option -x; --help lists all");
     check(&["agent", "more"], "unexpected argument \"more\"; agent --help lists the options");
     check(&["aget"], "unknown command \"aget\" (did you mean agent?); ferrule --help lists the commands");

@@ -24,4 +24,5 @@ mod sidecar;
 mod standin;
 mod support;
 mod tidy;
+mod tools;
 mod zds;
