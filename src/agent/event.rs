@@ -172,9 +172,17 @@ pub enum Work {
     /// Find the namespaces of these pods, in remembered places and in one walk over `/proc`, leaving out those that
     /// belong to others.
     Walk(Vec<Sought>, BTreeSet<NetnsId>),
-    /// Enter these addresses of a pod into the host's probe sets, in place of those it had there; where a namespace is
-    /// given, only those that are on an interface inside.
-    Enter(String, Vec<IpAddr>, Option<Arc<Netns>>),
+    /// Enter addresses of a pod into the host's probe sets, in place of those it had there.
+    Enter {
+        /// The pod.
+        uid: String,
+        /// The addresses.
+        addresses: Vec<IpAddr>,
+        /// Only those that are on an interface in here.
+        inside: Option<Arc<Netns>>,
+        /// It had none there, so that none need to be looked for.
+        alone: bool,
+    },
     /// Take whatever the host's probe sets have of this uid out.
     Leave(String),
     /// Bring the host's rule and sets to what they should be, and throw entries out that nobody entered.

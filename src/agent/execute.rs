@@ -1,13 +1,16 @@
 //! The workers: they carry out what takes time, and send back what came of it.
 //!
-//! A few named threads on one queue. The state hands out at most one piece of work per pod at a time, so the queue is
-//! bounded by the number of pods and no two workers are ever in one namespace. A piece of work ends when it is done
-//! in the kernel; nobody here waits for a peer, so a silent ztunnel occupies no worker.
+//! A few at a time. The state hands out at most one piece of work per pod, so what waits is bounded by the number of
+//! pods and no two workers are ever in one namespace. A piece of work ends when it is done in the kernel; nobody here
+//! waits for a peer, so a silent ztunnel occupies no worker.
+//!
+//! Each worker does one piece of work and ends, since it may go to the pod's namespace itself. Its successor is made
+//! when nothing more pressing is to be done, and waits ready.
 
 use super::Site;
 use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Work};
 use super::memory::{Memory, NodeSettings, Record};
-use super::pulse::Pulse;
+use super::pulse::{Beat, Pulse};
 use crate::dataplane::branch_eni::Branches;
 use crate::dataplane::host::Host;
 use crate::dataplane::inpod::{self, Differences, InPod};
@@ -24,8 +27,8 @@ use crate::sys::{clock, netlink, thread};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Rules of this many pods are worked on at the same time.
@@ -120,74 +123,108 @@ fn host_netns(site: &Site) -> Result<Netns> {
     }
 }
 
-/// The running workers.
+/// The workers, and what waits for one.
 #[derive(Debug)]
 pub struct Workers {
-    queue: Arc<Queue>,
+    context: Arc<Context>,
+    inbox: Sender<Event>,
+    places: Vec<Place>,
+    waiting: VecDeque<(TaskId, Work)>,
+    trouble: Repeat,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
-    bell: Condvar,
+/// What one worker after the other takes.
+#[derive(Debug)]
+struct Place {
+    name: String,
+    beat: Arc<Beat>,
+    worker: Worker,
 }
 
-#[derive(Debug, Default)]
-struct Waiting {
-    work: VecDeque<(TaskId, Work)>,
-    closed: bool,
+#[derive(Debug)]
+enum Worker {
+    /// Waits for work. Ends without any when this is dropped.
+    Ready(Sender<(TaskId, Work)>),
+    Busy(TaskId),
+    /// Has ended.
+    Gone,
 }
 
 impl Workers {
     /// Starts them; outcomes go to `inbox`.
     pub fn start(context: &Arc<Context>, pulse: &Pulse, inbox: &Sender<Event>) -> Result<Self> {
-        let queue = Arc::new(Queue::default());
-        let workers = Workers { queue: Arc::clone(&queue) };
-        for number in 0..WORKERS {
-            let (queue, context, inbox) = (Arc::clone(&queue), Arc::clone(context), inbox.clone());
+        let place = |number| {
             let name = format!("worker-{number}");
-            let beat = pulse.watch(&name, STUCK);
-            thread::spawn(&name, move || {
-                while let Some((id, work)) = queue.next() {
-                    beat.begin();
-                    let outcome = perform(&context, work);
-                    beat.end();
-                    if inbox.send(Event::Done(id, outcome)).is_err() {
-                        return;
-                    }
-                }
-            })?;
-        }
+            let beat = Arc::new(pulse.watch(&name, STUCK));
+            Place { name, beat, worker: Worker::Gone }
+        };
+        let mut workers = Workers {
+            context: Arc::clone(context),
+            inbox: inbox.clone(),
+            places: (0..WORKERS).map(place).collect(),
+            waiting: VecDeque::new(),
+            trouble: Repeat::new(REMIND),
+        };
+        workers.fill()?;
         Ok(workers)
     }
 
-    /// Queues work; never blocks.
-    pub fn push(&self, id: TaskId, work: Work) {
-        lock(&self.queue.waiting).work.push_back((id, work));
-        self.queue.bell.notify_one();
+    /// Hands work out, or keeps it until a worker is ready; never blocks.
+    pub fn push(&mut self, id: TaskId, work: Work) {
+        self.waiting.push_back((id, work));
+        self.hand_out();
     }
-}
 
-/// The threads end after what they are doing. They are not waited for: one may be inside a program that hangs, and
-/// that ends with the process.
-impl Drop for Workers {
-    fn drop(&mut self) {
-        lock(&self.queue.waiting).closed = true;
-        self.queue.bell.notify_all();
+    /// A worker has ended with its work.
+    pub fn ended(&mut self, id: TaskId) {
+        for place in &mut self.places {
+            if matches!(place.worker, Worker::Busy(task) if task == id) {
+                place.worker = Worker::Gone;
+            }
+        }
     }
-}
 
-impl Queue {
-    fn next(&self) -> Option<(TaskId, Work)> {
-        let mut waiting = lock(&self.waiting);
-        loop {
-            if waiting.closed {
-                return None;
+    /// Makes successors of those that have ended. To be called now and then: there may be no thread to be had.
+    pub fn renew(&mut self) {
+        match self.fill() {
+            Ok(()) => {
+                if let Some(past) = self.trouble.worked(clock::now()) {
+                    log::warn!(target: "cni-agent", tries = past.times; "there are threads for work on pods again");
+                }
             }
-            if let Some(next) = waiting.work.pop_front() {
-                return Some(next);
+            Err(e) => {
+                if let Some(times) = self.trouble.failed(&e.to_string(), clock::now()) {
+                    log::error!(target: "cni-agent", times = times; "work on pods waits for a thread; trying again: {e}");
+                }
             }
-            waiting = self.bell.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.hand_out();
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        for place in self.places.iter_mut().filter(|place| matches!(place.worker, Worker::Gone)) {
+            let (sender, work) = channel();
+            let (context, inbox, beat) = (Arc::clone(&self.context), self.inbox.clone(), Arc::clone(&place.beat));
+            thread::spawn_for_one(&place.name, move || {
+                let Ok((id, work)) = work.recv() else { return };
+                beat.begin();
+                let outcome = perform(&context, work);
+                beat.end();
+                // Nobody listens any more when the agent ends.
+                let _ = inbox.send(Event::Done(id, outcome));
+            })?;
+            place.worker = Worker::Ready(sender);
+        }
+        Ok(())
+    }
+
+    fn hand_out(&mut self) {
+        for place in &mut self.places {
+            let Worker::Ready(worker) = &place.worker else { continue };
+            let Some((id, work)) = self.waiting.pop_front() else { return };
+            // It listens until it gets something.
+            let _ = worker.send((id, work));
+            place.worker = Worker::Busy(id);
         }
     }
 }
@@ -213,7 +250,9 @@ fn perform(context: &Context, work: Work) -> Outcome {
         Work::Inspect(netns, wanted, ips) => Outcome::Inspected(inspect(context, &netns, &wanted, ips)),
         Work::Remove(netns) => Outcome::Removed(context.programmer().and_then(|programmer| programmer.remove(&netns))),
         Work::Note(uid, record) => Outcome::Noted(note(context, &uid, record)),
-        Work::Enter(uid, addresses, inside) => Outcome::Entered(enter(context, &uid, addresses, inside.as_deref())),
+        Work::Enter { uid, addresses, inside, alone } => {
+            Outcome::Entered(enter(context, &uid, addresses, inside.as_deref(), alone))
+        }
         Work::Leave(uid) => Outcome::Left(leave(context, &uid)),
         Work::Host { prune } => Outcome::Hosted(look_after_host(context, prune)),
         Work::Walk(sought, claimed) => Outcome::Walked(walk(context, &sought, claimed)),
@@ -303,7 +342,13 @@ fn entries(host: &Host, uid: &str) -> Result<Vec<IpAddr>> {
     Ok(all.filter(|(_, owner)| owner == uid).map(|(address, _)| address).collect())
 }
 
-fn enter(context: &Context, uid: &str, mut addresses: Vec<IpAddr>, inside: Option<&Netns>) -> Result<()> {
+fn enter(
+    context: &Context,
+    uid: &str,
+    mut addresses: Vec<IpAddr>,
+    inside: Option<&Netns>,
+    alone: bool,
+) -> Result<()> {
     let Some(host) = &context.host_side else { return Ok(()) };
     if let Some(netns) = inside {
         let inside = netns.enter(netlink::addresses)??;
@@ -312,6 +357,9 @@ fn enter(context: &Context, uid: &str, mut addresses: Vec<IpAddr>, inside: Optio
     host.add(uid, &addresses)?;
     if let Some(branches) = &context.branches {
         branches.enter(uid, &addresses).map_err(|e| e.context("the rules for the probes of a branch-ENI pod"))?;
+    }
+    if alone {
+        return Ok(());
     }
     let mut old = entries(host, uid)?;
     old.retain(|address| !addresses.contains(address));

@@ -242,12 +242,16 @@ impl Agent {
                 self.judgement = self.source.judge(&self.own_namespace);
             }
             taken_over |= matches!(event, Event::Stop(Stop::TakenOver(_)));
+            if let Event::Done(id, _) = event {
+                self.workers.ended(id);
+            }
             for action in self.state.step(event, clock::now()) {
                 if matches!(action, Action::Exit) {
                     return taken_over;
                 }
                 self.perform(action);
             }
+            self.workers.renew();
             self.beat.end();
         }
     }

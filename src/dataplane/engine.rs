@@ -160,9 +160,10 @@ impl Engine {
             if survey.differences.is_empty() {
                 return Ok(Applied::AlreadyRight);
             }
-            let had_ours = survey.had_ours;
+            let (had_ours, variants) = (survey.had_ours, survey.variants());
+            let look_again = || visit.survey_of(wanted, &variants);
             // What is outside the tables needs no second look: the kernel has acknowledged each.
-            let written = visit.write(survey).and_then(|()| match visit.survey(wanted)?.differences.as_slice() {
+            let written = visit.write(survey).and_then(|()| match look_again()?.differences.as_slice() {
                 [] => Ok(Applied::Written),
                 wrong => Err(Error::new(format_args!("after writing, {}", wrong.join("; ")))),
             });
@@ -290,7 +291,7 @@ impl Engine {
                 let tables = nftables::tables(program.purpose, &program.rules);
                 let look = scratch.enter(|| {
                     own::write(&tables)?;
-                    self.kernel.look(Scope::Everything, program.purpose)
+                    self.kernel.look(Scope::Everything, program.purpose, &[Variant::Nft])
                 })??;
                 let nothing = |set: &RuleSet| (set.family, Expected::nothing(set.family));
                 let own = Own::new(tables, look.own().clone())?;
@@ -313,7 +314,7 @@ impl Engine {
             for result in exec::run_all(&commands) {
                 result?;
             }
-            self.kernel.look(Scope::Everything, program.purpose)
+            self.kernel.look(Scope::Everything, program.purpose, &[variant])
         })??;
         let mut reference = Reference::default();
         for set in &program.rules {

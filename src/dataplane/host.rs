@@ -91,9 +91,14 @@ impl Host {
         self.entries().extend(mine.iter().map(|address| (*address, uid.to_owned())));
         self.netns.enter(|| {
             for address in mine.into_iter().filter(|address| self.is_programmed(Family::of(*address))) {
-                // Somebody may have destroyed it.
-                self.sets().create(Family::of(address))?;
-                self.sets().add(address, uid)?;
+                match self.sets().add(address, uid) {
+                    Err(e) if e.kind() == Kind::NotFound => {
+                        // Not made yet, or somebody has destroyed it.
+                        self.sets().create(Family::of(address))?;
+                        self.sets().add(address, uid)?;
+                    }
+                    added => added?,
+                }
             }
             Ok(())
         })?

@@ -43,18 +43,20 @@ impl Kernel {
         }
     }
 
-    /// Looks at the calling thread's namespace.
-    pub fn look(self, scope: Scope, purpose: Purpose) -> Result<Look> {
+    /// Looks at the calling thread's namespace: at the tables of these variants, and with those of nf_tables at our own.
+    pub fn look(self, scope: Scope, purpose: Purpose, variants: &[Variant]) -> Result<Look> {
         let mut views = BTreeMap::new();
         let mut own = View::default();
-        if self.nft {
+        if self.nft && variants.contains(&Variant::Nft) {
             let dump = nft::dump(scope)?;
             let decoded = nft::decode(&dump, &probe_set::name_of).context("nf_tables")?;
             views.extend(decoded.into_iter().map(|(family, view)| ((Variant::Nft, family), view)));
             own = nft::decode_own(&dump, &owned(purpose)).context("nf_tables")?;
         }
-        for family in [Family::V4, Family::V6] {
-            views.insert((Variant::Legacy, family), legacy::look(family, scope)?);
+        if variants.contains(&Variant::Legacy) {
+            for family in [Family::V4, Family::V6] {
+                views.insert((Variant::Legacy, family), legacy::look(family, scope)?);
+            }
         }
         Ok(Look { views, own })
     }

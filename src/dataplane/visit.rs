@@ -86,6 +86,15 @@ pub struct Survey<'a> {
 }
 
 impl Survey<'_> {
+    /// The variants whose tables are written; our own are among those of nf_tables.
+    pub fn variants(&self) -> Vec<Variant> {
+        let written = |variant: &Variant| {
+            let restores = self.restores.iter().chain(&self.elsewhere).any(|restore| restore.variant == *variant);
+            restores || *variant == Variant::Nft && !(self.wake.is_empty() && self.own.is_empty())
+        };
+        Variant::ALL.into_iter().filter(written).collect()
+    }
+
     /// What would be loaded, by the name of the program.
     pub fn inputs(self) -> Vec<(String, String)> {
         let own = (!self.own.is_empty()).then(|| ("nft".to_owned(), self.own.script()));
@@ -119,17 +128,24 @@ pub struct Visit<'a> {
 impl Visit<'_> {
     /// Compares the tables with what they should be.
     pub fn survey<'w>(&self, wanted: &Wanted<'w>) -> Result<Survey<'w>> {
-        let look = self.kernel.look(self.scope, self.program.purpose)?;
+        self.survey_of(wanted, &Variant::ALL)
+    }
+
+    /// The same for the tables of these variants.
+    pub fn survey_of<'w>(&self, wanted: &Wanted<'w>, variants: &[Variant]) -> Result<Survey<'w>> {
+        let look = self.kernel.look(self.scope, self.program.purpose, variants)?;
         let owned = self.program.purpose.owned();
         let mut survey = Survey::default();
         let memory = self.learn(&look, wanted)?;
         survey.stale = self.stale_routing(&memory.traces, wanted)?;
-        survey.own = wanted.own.plan(self.program.purpose, look.own(), self.leftovers);
-        survey.had_ours = survey.own.had_ours;
-        survey.differences.append(&mut survey.own.differences);
+        if variants.contains(&Variant::Nft) {
+            survey.own = wanted.own.plan(self.program.purpose, look.own(), self.leftovers);
+            survey.had_ours = survey.own.had_ours;
+            survey.differences.append(&mut survey.own.differences);
+        }
         for (&family, expected) in &wanted.families {
             let name = family_name(family);
-            for variant in [Variant::Nft, Variant::Legacy] {
+            for &variant in variants {
                 let view = look.view(variant, family);
                 let found = memory.found(owned, &look, variant, family);
                 let had_ours = !found.is_empty() || has_chain_of(owned, view);
@@ -251,7 +267,7 @@ impl Visit<'_> {
         }
         let owned = self.program.purpose.owned();
         for (&family, expected) in &wanted.families {
-            for variant in [Variant::Nft, Variant::Legacy] {
+            for variant in Variant::ALL {
                 let view = look.view(variant, family);
                 let nothing = Expected::nothing(family);
                 let expected = if self.backend == Backend::Iptables(variant) { expected } else { &nothing };

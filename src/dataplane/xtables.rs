@@ -19,6 +19,11 @@ pub enum Variant {
     Legacy,
 }
 
+impl Variant {
+    /// Both.
+    pub const ALL: [Variant; 2] = [Variant::Nft, Variant::Legacy];
+}
+
 impl FromStr for Variant {
     type Err = Error;
 

@@ -85,7 +85,7 @@ pub fn run_all(commands: &[Command]) -> Vec<Result<Output>> {
 /// The same, and does something short on the calling thread while the programs get going.
 pub fn run_all_while<T>(commands: &[Command], meanwhile: impl FnOnce() -> T) -> (Vec<Result<Output>>, T) {
     let mut running: Vec<_> = commands.iter().map(Running::start).collect();
-    running.iter_mut().flatten().for_each(Running::feed);
+    running.iter_mut().flatten().for_each(|process| process.input.feed());
     let done = meanwhile();
     loop {
         let mut polled = Vec::new();
@@ -112,8 +112,7 @@ struct Running<'a> {
     pid: Pid,
     /// Readable once the child has ended.
     pidfd: OwnedFd,
-    stdin: Option<File>,
-    to_write: &'a [u8],
+    input: Input<'a>,
     stdout: Stream,
     stderr: Stream,
     deadline: Instant,
@@ -139,6 +138,9 @@ impl<'a> Running<'a> {
         for ours in [&stdin_write, &stdout_read, &stderr_read] {
             fcntl(ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).context("fcntl")?;
         }
+        let mut input = Input { pipe: Some(File::from(stdin_write)), rest: &command.stdin };
+        // What fits into the pipe is there before the program is, which then need not wait for us.
+        input.feed();
         let deadline = clock::now() + command.deadline;
         let (pid, pidfd) = ffi::spawn(&ffi::Spawn {
             program: &program,
@@ -150,8 +152,7 @@ impl<'a> Running<'a> {
         let mut running = Running {
             pid,
             pidfd,
-            stdin: Some(File::from(stdin_write)),
-            to_write: &command.stdin,
+            input,
             stdout: Stream::new(stdout_read),
             stderr: Stream::new(stderr_read),
             deadline,
@@ -159,13 +160,13 @@ impl<'a> Running<'a> {
         };
         // The child's own end must be closed first, or a write to a child that closed its input would never fail.
         drop(stdin_read);
-        running.feed();
+        running.input.feed();
         Ok(running)
     }
 
     fn poll_fds<'b>(&'b self, fds: &mut Vec<PollFd<'b>>) {
         fds.push(PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN));
-        fds.extend(self.stdin.iter().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
+        fds.extend(self.input.pipe.iter().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
         let outputs = [&self.stdout.pipe, &self.stderr.pipe];
         fds.extend(outputs.into_iter().flatten().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
     }
@@ -174,7 +175,7 @@ impl<'a> Running<'a> {
     fn step(&mut self) {
         // Asked before the pipes are drained: what an ended child wrote is then in them.
         let ended = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
-        self.feed();
+        self.input.feed();
         self.stderr.drain(MAX_STDERR);
         self.stdout.drain(MAX_STDOUT);
         if self.stdout.lost > 0 {
@@ -189,20 +190,6 @@ impl<'a> Running<'a> {
             Ok(status) => self.end = Some(Ok(status)),
             Err(e) => self.kill(e.into()),
         }
-    }
-
-    fn feed(&mut self) {
-        let Some(pipe) = &mut self.stdin else { return };
-        while !self.to_write.is_empty() {
-            match pipe.write(self.to_write) {
-                Ok(n) => self.to_write = self.to_write.get(n..).unwrap_or_default(),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // The program does not want the rest. Its exit status says whether that was right.
-                Err(_) => break,
-            }
-        }
-        self.stdin = None;
     }
 
     /// Kills the child and everything in its process group. It is not reaped yet, so its number is still its own.
@@ -230,6 +217,30 @@ impl<'a> Running<'a> {
         let kind = error.kind();
         let error = if said.is_empty() { error } else { Error::of(kind, format_args!("{error}: {said}")) };
         Err(error.context(describe(command)))
+    }
+}
+
+/// What a child is still to be given.
+struct Input<'a> {
+    /// Closed once nothing is left.
+    pipe: Option<File>,
+    rest: &'a [u8],
+}
+
+impl Input<'_> {
+    /// Writes what can be written without blocking.
+    fn feed(&mut self) {
+        let Some(pipe) = &mut self.pipe else { return };
+        while !self.rest.is_empty() {
+            match pipe.write(self.rest) {
+                Ok(n) => self.rest = self.rest.get(n..).unwrap_or_default(),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                // The program does not want the rest. Its exit status says whether that was right.
+                Err(_) => break,
+            }
+        }
+        self.pipe = None;
     }
 }
 

@@ -4,8 +4,10 @@
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::Pid;
+use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 
 /// Room for descriptors of one packet. The kernel drops what does not fit and says so.
 const MAX_FDS: usize = 16;
@@ -117,8 +119,9 @@ pub fn spawn(spawn: &Spawn<'_>) -> nix::Result<(Pid, OwnedFd)> {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
     };
     let (argv, envp) = (pointers(spawn.args), pointers(spawn.env));
-    // Shared, so that the error arrives from a child with a copy of our memory too.
-    let region = Region::new()?;
+    let region = Region::of_thread()?;
+    // SAFETY: the pointer is into the region, aligned, and no child is using it: each was waited for below.
+    unsafe { region.error().write_volatile(0) };
     let mut order = Order {
         program: spawn.program.as_ptr(),
         argv: argv.as_ptr(),
@@ -165,11 +168,26 @@ struct Order {
     error: *mut c_int,
 }
 
-/// Memory for a child: the word for its error, then its stack.
+/// Memory for a child: the word for its error, then its stack. Shared, so that the error arrives from a child with a
+/// copy of our memory too.
 struct Region(*mut c_void);
 
 impl Region {
     const SIZE: usize = 64 << 10;
+
+    /// The calling thread's, which has one child at a time: it is held until the child is another program.
+    fn of_thread() -> nix::Result<Rc<Self>> {
+        thread_local! {
+            static REGION: OnceCell<Rc<Region>> = const { OnceCell::new() };
+        }
+        REGION.with(|region| match region.get() {
+            Some(region) => Ok(Rc::clone(region)),
+            None => {
+                let new = Rc::new(Self::new()?);
+                Ok(Rc::clone(region.get_or_init(|| new)))
+            }
+        })
+    }
 
     fn new() -> nix::Result<Self> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -178,7 +196,7 @@ impl Region {
         if at == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(Region(at)) }
     }
 
-    /// The kernel's zero there means "no error".
+    /// Zero there means "no error".
     fn error(&self) -> *mut c_int {
         self.0.cast()
     }

@@ -1,5 +1,6 @@
 //! rtnetlink in the calling thread's network namespace: rules, routes, links and addresses, and raw requests to the
-//! netfilter subsystems. Sockets live only as long as a call (an open one would keep the namespace alive).
+//! netfilter subsystems. Sockets live only as long as a call, or as a thread that is inside a namespace for the rest of its
+//! life (an open one keeps the namespace alive).
 //!
 //! Formats: rtnetlink(7), `linux/fib_rules.h`, `linux/rtnetlink.h`. A family that the kernel does not have (IPv6 off at
 //! boot) is an error of kind `Unsupported`.

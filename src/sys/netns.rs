@@ -1,11 +1,12 @@
 //! Network namespaces: an open descriptor with its identity, and the one way to run code inside one.
 //!
 //! A namespace is entered on a thread that is thrown away afterwards: there is nothing to restore and nothing can
-//! leak; children spawned inside inherit it.
+//! leak; children spawned inside inherit it. Only the process's own needs no such thread.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
-use crate::sys::{ffi, thread};
+use crate::sys::thread::{self, Whereabouts};
+use crate::sys::ffi;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::fstat;
@@ -14,6 +15,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Identity of a namespace: device and inode of its nsfs file. An inode is reused as soon as nobody holds a
 /// descriptor, so equality proves something only while one side is held open.
@@ -94,13 +96,27 @@ impl Netns {
         Ok(if (own.st_dev, own.st_ino) == (theirs.st_dev, theirs.st_ino) { None } else { Some(owner) })
     }
 
-    /// Runs `f` inside, on a thread of its own, and gives back what it returns. Sockets opened inside keep the
-    /// namespace alive: close them inside.
+    /// Runs `f` inside and gives back what it returns: on a thread of its own; on the calling one if that is there
+    /// already, or ends after its work anyway ([`thread::spawn_for_one`]). Sockets opened inside keep the namespace
+    /// alive: close them inside.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
-        thread::run_scoped("netns", || {
-            set(self.fd.as_fd())?;
-            Ok(f())
-        })?
+        match Whereabouts::get() {
+            Whereabouts::Home | Whereabouts::Leaving if self.is_own() => Ok(f()),
+            Whereabouts::Leaving => self.go_and(f),
+            Whereabouts::Home | Whereabouts::Away => thread::run_scoped("netns", || self.go_and(f))?,
+        }
+    }
+
+    fn go_and<T>(&self, f: impl FnOnce() -> T) -> Result<T> {
+        set(self.fd.as_fd())?;
+        Whereabouts::Away.set();
+        Ok(f())
+    }
+
+    /// Whether it is the process's own, which is held by its main thread.
+    fn is_own(&self) -> bool {
+        static OWN: OnceLock<Option<NetnsId>> = OnceLock::new();
+        *OWN.get_or_init(|| Self::own().ok().map(|own| own.id)) == Some(self.id)
     }
 }
 

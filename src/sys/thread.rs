@@ -2,23 +2,72 @@
 
 use super::ffi;
 use crate::error::{Context, Result};
+use std::cell::Cell;
 use std::thread::{Builder, JoinHandle};
 
 /// Address space of a thread's stack; memory is only taken for what is touched. Deep enough for a TLS handshake and
 /// for JSON nested as far as `serde_json` goes, in a debug build.
 const STACK: usize = 1 << 20;
 
+thread_local! {
+    static NETNS: Cell<Whereabouts> = const { Cell::new(Whereabouts::Home) };
+}
+
+/// Which network namespace a thread is in, as far as [`super::netns`] has to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// The process's own.
+    Home,
+    /// The same, on a thread that ends after its one piece of work: it may go to another and need not come back.
+    Leaving,
+    /// Another one, until it ends.
+    Away,
+}
+
+impl Whereabouts {
+    /// Of the calling thread.
+    pub(super) fn get() -> Self {
+        NETNS.get()
+    }
+
+    /// Notes it for the calling thread.
+    pub(super) fn set(self) {
+        NETNS.set(self);
+    }
+
+    /// Runs `f` on a new thread, which begins in the namespace of this one.
+    fn hand_on<T>(self, f: impl FnOnce() -> T) -> T {
+        if self == Whereabouts::Away {
+            self.set();
+        }
+        f()
+    }
+}
+
 /// Starts a named thread (at most 15 bytes are shown by the kernel). Fails when the kernel has no thread left.
 pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
-    builder(name).spawn(f).with_context(|| format!("start thread {name}"))
+    let here = Whereabouts::get();
+    builder(name).spawn(move || here.hand_on(f)).with_context(|| format!("start thread {name}"))
+}
+
+/// The same for a thread that does one piece of work and ends. The first network namespace that it enters
+/// ([`super::netns::Netns::enter`]) it enters itself, since it is thrown away anyway.
+pub fn spawn_for_one<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+    spawn(name, move || {
+        if Whereabouts::get() == Whereabouts::Home {
+            Whereabouts::Leaving.set();
+        }
+        f()
+    })
 }
 
 /// Runs `f` on a thread that is thrown away and waits for it; the closure may borrow. A panic in it goes on in the
 /// caller.
 #[expect(clippy::disallowed_methods, reason = "the scope's own spawn, which panics, is not used")]
 pub fn run_scoped<T: Send>(name: &str, f: impl FnOnce() -> T + Send) -> Result<T> {
+    let here = Whereabouts::get();
     std::thread::scope(|scope| {
-        let thread = builder(name).spawn_scoped(scope, f).with_context(|| format!("start thread {name}"))?;
+        let thread = builder(name).spawn_scoped(scope, move || here.hand_on(f)).with_context(|| format!("start thread {name}"))?;
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }

@@ -5,7 +5,7 @@ use crate::support::FERRULE;
 
 #[test]
 fn everything_can_be_measured() {
-    let rows = run(&Options { ferrule: FERRULE.into(), quick: true });
+    let rows = run(&Options { ferrule: FERRULE.into(), quick: true, only: None });
     assert!(rows.iter().all(|row| row.number.is_finite() && row.number > 0.0), "{rows:?}");
     let text = table(&rows);
     assert_eq!(text.lines().count(), rows.len(), "{text}");

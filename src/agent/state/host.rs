@@ -125,11 +125,12 @@ impl State {
         // The address a plugin gives with its request is the sandbox's. Others may be out of date, and another pod's.
         let told = entry.place.as_ref().map(|place| &place.told).filter(|told| !told.is_empty());
         let told = told.filter(|_| !entry.adds.is_empty());
-        let work = match told {
-            Some(told) => Work::Enter(entry.uid.clone(), told.clone(), None),
-            None => Work::Enter(entry.uid.clone(), ips.clone(), Some(Arc::clone(netns))),
+        let (addresses, inside) = match told {
+            Some(told) => (told.clone(), None),
+            None => (ips.clone(), Some(Arc::clone(netns))),
         };
-        entry.entered.maybe = true;
+        let alone = !std::mem::replace(&mut entry.entered.maybe, true);
+        let work = Work::Enter { uid: entry.uid.clone(), addresses, inside, alone };
         entry.task = Some((self.start(work), Doing::Entering(ips)));
         true
     }

@@ -159,7 +159,7 @@ impl Script {
                     }
                     Work::Remove(netns) => format!("remove {}", self.name_of(netns.id())),
                     Work::Note(uid, _) => format!("note {uid}"),
-                    Work::Enter(uid, ips, inside) => {
+                    Work::Enter { uid, addresses: ips, inside, .. } => {
                         let inside =
                             inside.as_ref().map_or(String::new(), |n| format!(" inside {}", self.name_of(n.id())));
                         format!("enter {uid} {ips:?}{inside}")

@@ -3,12 +3,14 @@
 use super::{Change, RawMessage};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
+use crate::sys::thread::Whereabouts;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{ReceiveTimeout, SndBufForce};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send, setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
+use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// The kernel answers at once; this only bounds what should not happen.
@@ -36,14 +38,12 @@ pub(super) fn exchange(protocol: SockProtocol, kind: u16, flags: u16, payload: &
     let dump = flags & libc::NLM_F_DUMP as u16 == libc::NLM_F_DUMP as u16;
     // Without a dump, the acknowledgement is what says that nothing more will come.
     let flags = flags | libc::NLM_F_REQUEST as u16 | if dump { 0 } else { libc::NLM_F_ACK as u16 };
-    let socket = open(protocol).map_err(|e| failed(e as i32, "open a netlink socket"))?;
-    for seq in 1..=DUMP_TRIES {
-        let request = encode(kind, flags, seq, payload);
-        let sent = send(socket.as_raw_fd(), &request, MsgFlags::empty()).context("send a netlink request")?;
-        if sent != request.len() {
-            return Err(invalid!("a netlink request of {} bytes was cut to {sent}", request.len()));
-        }
-        if let Some(answers) = collect(&socket, seq)? {
+    let mut link = Link::take(protocol)?;
+    for _ in 0..DUMP_TRIES {
+        let seq = link.number();
+        link.send(&encode(kind, flags, seq, payload))?;
+        if let Some(answers) = link.collect(seq)? {
+            link.keep(protocol);
             return Ok(answers);
         }
     }
@@ -55,33 +55,96 @@ pub(super) fn exchange(protocol: SockProtocol, kind: u16, flags: u16, payload: &
 pub(super) fn batch(subsystem: u8, changes: &[Change]) -> Result<()> {
     const BEGIN: u16 = libc::NLMSG_MIN_TYPE as u16;
     const END: u16 = BEGIN + 1;
-    const SEQ: u32 = 1;
+    let mut link = Link::take(SockProtocol::NetlinkNetFilter)?;
+    let seq = link.number();
     // struct nfgenmsg: no family, version 0, the subsystem in network order.
     let mark = [0, 0, 0, subsystem];
     let request = libc::NLM_F_REQUEST as u16;
-    let mut bytes = encode(BEGIN, request, SEQ, &mark);
+    let mut bytes = encode(BEGIN, request, seq, &mark);
     for (at, Change { kind, flags, payload }) in changes.iter().enumerate() {
         let last = if at + 1 == changes.len() { libc::NLM_F_ACK as u16 } else { 0 };
-        bytes.extend(encode(*kind, flags | request | last, SEQ, payload));
+        bytes.extend(encode(*kind, flags | request | last, seq, payload));
         bytes.resize(bytes.len().next_multiple_of(4), 0);
     }
-    bytes.extend(encode(END, request, SEQ, &mark));
-    let socket = open(SockProtocol::NetlinkNetFilter).map_err(|e| failed(e as i32, "open a netlink socket"))?;
+    bytes.extend(encode(END, request, seq, &mark));
     if bytes.len() > USUAL_BATCH {
-        setsockopt(&socket, SndBufForce, &(2 * bytes.len())).context("make room for a netlink batch")?;
+        setsockopt(&link.socket, SndBufForce, &(2 * bytes.len())).context("make room for a netlink batch")?;
     }
-    let sent = send(socket.as_raw_fd(), &bytes, MsgFlags::empty()).context("send a netlink batch")?;
-    if sent != bytes.len() {
-        return Err(invalid!("a netlink batch of {} bytes was cut to {sent}", bytes.len()));
+    link.send(&bytes)?;
+    if link.collect(seq)?.is_some() {
+        link.keep(SockProtocol::NetlinkNetFilter);
     }
-    collect(&socket, SEQ).map(drop)
+    Ok(())
 }
 
-fn open(protocol: SockProtocol) -> nix::Result<OwnedFd> {
-    let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-    setsockopt(&fd, ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
-    connect(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-    Ok(fd)
+/// A socket with what an exchange over it needs.
+struct Link {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+    /// Of the last request.
+    seq: u32,
+}
+
+thread_local! {
+    /// On a thread that stays where it is until it ends: of each protocol one, over which nothing more is to come.
+    static KEPT: RefCell<Vec<(SockProtocol, Link)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Link {
+    /// A kept one, else a new one.
+    fn take(protocol: SockProtocol) -> Result<Self> {
+        let kept = KEPT.with_borrow_mut(|kept| {
+            let at = kept.iter().position(|(of, _)| *of == protocol)?;
+            Some(kept.swap_remove(at).1)
+        });
+        match kept {
+            Some(link) => Ok(link),
+            None => Self::open(protocol).map_err(|e| failed(e as i32, "open a netlink socket")),
+        }
+    }
+
+    fn open(protocol: SockProtocol) -> nix::Result<Self> {
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
+        connect(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+        Ok(Link { socket, buffer: vec![0; BUFFER], seq: 0 })
+    }
+
+    /// Keeps it for the next exchange, where it is not in the way of the namespace's end.
+    fn keep(self, protocol: SockProtocol) {
+        if Whereabouts::get() == Whereabouts::Away {
+            KEPT.with_borrow_mut(|kept| kept.push((protocol, self)));
+        }
+    }
+
+    /// Numbers a request.
+    fn number(&mut self) -> u32 {
+        self.seq += 1;
+        self.seq
+    }
+
+    fn send(&self, request: &[u8]) -> Result<()> {
+        let sent = send(self.socket.as_raw_fd(), request, MsgFlags::empty()).context("send a netlink request")?;
+        if sent != request.len() {
+            return Err(invalid!("a netlink request of {} bytes was cut to {sent}", request.len()));
+        }
+        Ok(())
+    }
+
+    /// Reads until done; `None` when the dump was interrupted and must be repeated.
+    fn collect(&mut self, seq: u32) -> Result<Option<Vec<RawMessage>>> {
+        let mut answers = Answers::new(seq);
+        loop {
+            let len = match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_TRUNC) {
+                Err(Errno::EINTR) => continue,
+                other => other.context("receive a netlink answer")?,
+            };
+            let packet = self.buffer.get(..len).ok_or_else(|| invalid!("a netlink answer of {len} bytes"))?;
+            if let Some(done) = answers.take(packet)? {
+                return Ok((!done.interrupted).then_some(answers.messages));
+            }
+        }
+    }
 }
 
 fn encode(kind: u16, flags: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
@@ -94,22 +157,6 @@ fn encode(kind: u16, flags: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
     request.extend(0_u32.to_ne_bytes());
     request.extend(payload);
     request
-}
-
-/// Reads until done; `None` when the dump was interrupted and must be repeated.
-fn collect(socket: &OwnedFd, seq: u32) -> Result<Option<Vec<RawMessage>>> {
-    let mut buffer = vec![0; BUFFER];
-    let mut answers = Answers::new(seq);
-    loop {
-        let len = match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_TRUNC) {
-            Err(Errno::EINTR) => continue,
-            other => other.context("receive a netlink answer")?,
-        };
-        let packet = buffer.get(..len).ok_or_else(|| invalid!("a netlink answer of {len} bytes"))?;
-        if let Some(done) = answers.take(packet)? {
-            return Ok((!done.interrupted).then_some(answers.messages));
-        }
-    }
 }
 
 /// The answers to one request as far as they have come.

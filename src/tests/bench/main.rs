@@ -7,12 +7,13 @@ mod bench;
 #[path = "../standin/mod.rs"]
 mod standin;
 
-use lexopt::{Arg, Parser};
+use lexopt::{Arg, Parser, ValueExt as _};
 
 const USAGE: &str = "\
-bench --ferrule PATH [--quick]
+bench --ferrule PATH [--quick] [--only plugin|rules|add|memory|size]
     Measures the executable PATH and prints a table: what, how much, the goal, and whether it is met.
-    --quick: a few runs only, to see that everything can be measured.";
+    --quick: a few runs only, to see that everything can be measured.
+    --only: one part of it.";
 
 fn main() {
     match options() {
@@ -25,12 +26,13 @@ fn main() {
 }
 
 fn options() -> Result<bench::Options, lexopt::Error> {
-    let mut options = bench::Options { ferrule: "target/release/ferrule".into(), quick: false };
+    let mut options = bench::Options { ferrule: "target/release/ferrule".into(), quick: false, only: None };
     let mut args = Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("ferrule") => options.ferrule = args.value()?.into(),
             Arg::Long("quick") => options.quick = true,
+            Arg::Long("only") => options.only = Some(args.value()?.string()?),
             other => return Err(other.unexpected()),
         }
     }

@@ -19,6 +19,8 @@ pub struct Options {
     pub ferrule: PathBuf,
     /// A few pairs only: shows that everything can be measured, not how fast it is.
     pub quick: bool,
+    /// Only what has this name; everything otherwise.
+    pub only: Option<String>,
 }
 
 /// A line of the table.
@@ -40,9 +42,10 @@ impl Row {
     }
 }
 
-/// Measures everything.
+/// Measures.
 pub fn run(options: &Options) -> Vec<Row> {
-    rows::ALL.iter().flat_map(|measure| measure(options)).collect()
+    let asked = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
+    rows::ALL.iter().filter(|(name, _)| asked(name)).flat_map(|(_, measure)| measure(options)).collect()
 }
 
 /// The rows as text: name, value, goal, and whether it is met.

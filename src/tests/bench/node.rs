@@ -88,7 +88,8 @@ impl Drop for Node {
 impl Node {
     /// Starts an agent that knows `pods` pods in the mesh, `pod-0` and so on, and waits until it serves.
     pub fn start(ferrule: &Path, pods: usize) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        // In memory, as the run directory of a node is.
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = |name: &str| dir.path().join(name);
         for name in ["pods", "net.d", "bin"] {
             fs::create_dir(path(name)).unwrap();

@@ -7,8 +7,9 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
 
-/// Each returns a row or several.
-pub const ALL: &[fn(&Options) -> Vec<Row>] = &[idle_plugin, rules_step, whole_add, memory, size];
+/// What is measured, by a short name; each returns a row or several.
+pub const ALL: &[(&str, fn(&Options) -> Vec<Row>)] =
+    &[("plugin", idle_plugin), ("rules", rules_step), ("add", whole_add), ("memory", memory), ("size", size)];
 
 fn ratio(name: &'static str, medians: Medians, goal: f64) -> Row {
     Row { name, value: medians.to_string(), goal: Some(goal), number: medians.ratio }
