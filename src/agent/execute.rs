@@ -342,13 +342,7 @@ fn entries(host: &Host, uid: &str) -> Result<Vec<IpAddr>> {
     Ok(all.filter(|(_, owner)| owner == uid).map(|(address, _)| address).collect())
 }
 
-fn enter(
-    context: &Context,
-    uid: &str,
-    mut addresses: Vec<IpAddr>,
-    inside: Option<&Netns>,
-    alone: bool,
-) -> Result<()> {
+fn enter(context: &Context, uid: &str, mut addresses: Vec<IpAddr>, inside: Option<&Netns>, alone: bool) -> Result<()> {
     let Some(host) = &context.host_side else { return Ok(()) };
     if let Some(netns) = inside {
         let inside = netns.enter(netlink::addresses)??;

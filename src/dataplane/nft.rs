@@ -13,6 +13,7 @@ use crate::sys::netlink::attributes::{
     ATTRIBUTE_HEADER, Attributes, HEADER_SIZE, family_number, header, put, put_text,
 };
 use crate::sys::netlink::{self, Change, Family, RawMessage};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// `NFNL_SUBSYS_NFTABLES`.
@@ -142,7 +143,7 @@ pub fn in_use() -> Result<bool> {
     let chains = netlink::netfilter(GETCHAIN, libc::NLM_F_DUMP as u16, &header(libc::AF_UNSPEC as u8));
     for message in chains.context("dump the chains of nf_tables")? {
         let Some((family, chain)) = open(&message, NEWCHAIN)? else { continue };
-        let of_iptables = family != INET && IPTABLES_TABLES.contains(&chain.text(CHAIN_TABLE)?.as_str());
+        let of_iptables = family != INET && IPTABLES_TABLES.contains(&&*chain.text(CHAIN_TABLE)?);
         if of_iptables && (chain.get(CHAIN_HOOK).is_none() || chain.number(CHAIN_USE)?.unwrap_or(0) > 0) {
             return Ok(true);
         }
@@ -189,20 +190,20 @@ fn read(dump: &Dump, sets: SetNames<'_>, families: &[u8]) -> Result<BTreeMap<u8,
     let of = |message, kind| Ok::<_, Error>(open(message, kind)?.filter(|(family, _)| families.contains(family)));
     for message in &dump.tables {
         let Some((family, attributes)) = of(message, NEWTABLE)? else { continue };
-        let table = table(&mut views, family, &attributes, TABLE_NAME)?;
+        let table = table(&mut views, family, attributes, TABLE_NAME)?;
         table.dormant = attributes.number(TABLE_FLAGS)?.unwrap_or(0) & TABLE_F_DORMANT != 0;
     }
     for message in &dump.chains {
         let Some((family, attributes)) = of(message, NEWCHAIN)? else { continue };
-        let table = table(&mut views, family, &attributes, CHAIN_TABLE)?;
-        let chain = table.chains.entry(attributes.text(CHAIN_NAME)?).or_default();
-        chain.attached = attachment(family, &attributes)?;
+        let table = table(&mut views, family, attributes, CHAIN_TABLE)?;
+        let chain = table.chains.entry(attributes.text(CHAIN_NAME)?.into_owned()).or_default();
+        chain.attached = attachment(family, attributes)?;
     }
     for message in &dump.rules {
         let Some((family, attributes)) = of(message, NEWRULE)? else { continue };
-        let table = table(&mut views, family, &attributes, RULE_TABLE)?;
-        let chain = table.chains.entry(attributes.text(RULE_CHAIN)?).or_default();
-        chain.rules.push(rule(&attributes, sets)?);
+        let table = table(&mut views, family, attributes, RULE_TABLE)?;
+        let chain = table.chains.entry(attributes.text(RULE_CHAIN)?.into_owned()).or_default();
+        chain.rules.push(rule(attributes, sets)?);
     }
     Ok(views)
 }
@@ -220,33 +221,34 @@ fn open(message: &RawMessage, kind: u16) -> Result<Option<(u8, Attributes<'_>)>>
 fn table<'v>(
     views: &'v mut BTreeMap<u8, View>,
     family: u8,
-    attributes: &Attributes<'_>,
+    attributes: Attributes<'_>,
     name: u16,
 ) -> Result<&'v mut TableView> {
-    Ok(views.entry(family).or_default().tables.entry(attributes.text(name)?).or_default())
+    Ok(views.entry(family).or_default().tables.entry(attributes.text(name)?.into_owned()).or_default())
 }
 
-fn attachment(family: u8, chain: &Attributes<'_>) -> Result<Option<Attachment>> {
+fn attachment(family: u8, chain: Attributes<'_>) -> Result<Option<Attachment>> {
     let Some(hook) = chain.get(CHAIN_HOOK) else { return Ok(None) };
     let hook = Attributes::parse(hook)?;
     let policy = chain.number(CHAIN_POLICY)?;
     Ok(Some(Attachment {
         hook: hook.number(HOOK_NUMBER)?.context("base chain of nf_tables without hook number")?,
         priority: hook.number(HOOK_PRIORITY)?.context("base chain of nf_tables without priority")?.cast_signed(),
-        kind: chain.text(CHAIN_TYPE)?,
+        kind: chain.text(CHAIN_TYPE)?.into_owned(),
         accepts: (family == INET).then_some(policy == Some(ACCEPT)),
     }))
 }
 
-fn rule(attributes: &Attributes<'_>, sets: SetNames<'_>) -> Result<RuleView> {
-    let mut body = Vec::new();
+fn rule(attributes: Attributes<'_>, sets: SetNames<'_>) -> Result<RuleView> {
+    let list = attributes.nested(RULE_EXPRESSIONS)?;
+    let mut body = Vec::with_capacity(attributes.get(RULE_EXPRESSIONS).map_or(0, <[u8]>::len) + 2 * ATTRIBUTE_HEADER);
     for kind in [RULE_COMPAT, RULE_USERDATA] {
         put(&mut body, kind, attributes.get(kind).unwrap_or_default());
     }
     let bare = body.len() == 2 * ATTRIBUTE_HEADER;
     let mut target = None;
     let mut expressions = 0;
-    for element in attributes.nested(RULE_EXPRESSIONS)?.all(LIST_ELEMENT) {
+    for element in list.all(LIST_ELEMENT) {
         let expression = Attributes::parse(element)?;
         let name = expression.text(EXPRESSION_NAME)?;
         if name == "counter" {
@@ -258,17 +260,17 @@ fn rule(attributes: &Attributes<'_>, sets: SetNames<'_>) -> Result<RuleView> {
             target = jump(data)?.or(target);
         }
         put(&mut body, EXPRESSION_NAME, name.as_bytes());
-        put(&mut body, EXPRESSION_DATA, &if name == "match" { named_sets(data, sets)? } else { data.to_vec() });
+        put(&mut body, EXPRESSION_DATA, &if name == "match" { named_sets(data, sets)? } else { data.into() });
     }
     let plain = bare && expressions == 1 && matches!(target, Some((VERDICT_JUMP, _)));
     Ok(RuleView { jump: target.map(|(_, chain)| chain), plain, body })
 }
 
 /// The data of a match of x_tables; the number of an ipset, which differs between namespaces, replaced by its name.
-fn named_sets(data: &[u8], sets: SetNames<'_>) -> Result<Vec<u8>> {
+fn named_sets<'a>(data: &'a [u8], sets: SetNames<'_>) -> Result<Cow<'a, [u8]>> {
     let attributes = Attributes::parse(data)?;
     if attributes.text(MATCH_NAME)? != "set" {
-        return Ok(data.to_vec());
+        return Ok(data.into());
     }
     let mut info = attributes.get(MATCH_INFO).unwrap_or_default().to_vec();
     let name = name_set(&mut info, sets);
@@ -277,7 +279,7 @@ fn named_sets(data: &[u8], sets: SetNames<'_>) -> Result<Vec<u8>> {
         put(&mut named, kind, value);
     }
     put(&mut named, MATCH_REVISION, attributes.get(MATCH_REVISION).unwrap_or_default());
-    Ok(named)
+    Ok(named.into())
 }
 
 /// Verdict and chain of an `immediate` expression that leads to another chain.
@@ -287,7 +289,7 @@ fn jump(immediate: &[u8]) -> Result<Option<(i32, String)>> {
     if !matches!(code, VERDICT_JUMP | VERDICT_GOTO) {
         return Ok(None);
     }
-    Ok(Some((code, verdict.text(VERDICT_CHAIN)?)))
+    Ok(Some((code, verdict.text(VERDICT_CHAIN)?.into_owned())))
 }
 
 #[cfg(test)]

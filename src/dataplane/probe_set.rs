@@ -167,7 +167,8 @@ pub fn decode(answers: &[RawMessage]) -> Result<BTreeMap<IpAddr, String>> {
             let v6 = address.get(ADDRESS_V6).map(|bytes| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
             let address = v4.or(v6).context("ipset entry without an address")?;
             let address = address.map_err(|_| invalid!("ipset entry with an address of odd length"))?;
-            let comment = if data.get(ENTRY_COMMENT).is_some() { data.text(ENTRY_COMMENT)? } else { String::new() };
+            let comment =
+                if data.get(ENTRY_COMMENT).is_some() { data.text(ENTRY_COMMENT)?.into_owned() } else { String::new() };
             all.insert(address, comment);
         }
     }

@@ -9,12 +9,15 @@ use super::view::{RuleView, TableView, View};
 use crate::error::Result;
 use crate::invalid;
 use crate::sys::netlink::Family;
+use std::sync::OnceLock;
 
 /// A rule set together with what a kernel that holds it looks like.
 #[derive(Debug)]
 pub struct Expected {
     rules: RuleSet,
     view: View,
+    /// What is to be done where there is nothing at all, as in most namespaces that are new.
+    all: OnceLock<Plan>,
 }
 
 /// A rule in a built-in chain that is ours, wanted or not.
@@ -31,7 +34,7 @@ pub struct Found {
 }
 
 /// What is to be done about a difference.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Input of `iptables-restore --noflush`; empty when that has nothing to do.
     pub restore: String,
@@ -71,17 +74,24 @@ impl Expected {
                 }
             }
         }
-        Ok(Expected { rules, view })
+        Ok(Expected { rules, view, all: OnceLock::new() })
     }
 
     /// Nothing of ours.
     pub fn nothing(family: Family) -> Self {
-        Expected { rules: RuleSet { family, tables: vec![] }, view: View::default() }
+        Expected { rules: RuleSet { family, tables: vec![] }, view: View::default(), all: OnceLock::new() }
     }
 
     /// What has to be done where the kernel has `actual`, in which `found` are the rules of ours in built-in chains.
     /// `owned` names the chains that are not to be there unless they are wanted.
     pub fn plan(&self, owned: &[Owned], found: &[Found], actual: &View, leftovers: Leftovers) -> Plan {
+        if actual.tables.is_empty() {
+            return self.all.get_or_init(|| self.compare(owned, found, actual, leftovers)).clone();
+        }
+        self.compare(owned, found, actual, leftovers)
+    }
+
+    fn compare(&self, owned: &[Owned], found: &[Found], actual: &View, leftovers: Leftovers) -> Plan {
         let mut plan = Plan::default();
         let wanted = self.rules.tables.iter().map(|table| table.name);
         let others = TableName::ALL.into_iter().filter(|name| !self.rules.tables.iter().any(|t| t.name == *name));
@@ -119,6 +129,10 @@ impl Expected {
         let table = self.rules.tables.iter().find(|table| table.name == name);
         let want = table.and_then(|table| self.view.table(table.name.as_str())).unwrap_or(&nothing);
         let have = actual.table(name.as_str()).unwrap_or(&nothing);
+        if have == want {
+            // As it is most of the time: what is wanted, and nothing of anybody else.
+            return;
+        }
         let mut edit = TableEdit::new(name);
         if have.dormant && table.is_some() {
             plan.wake.push(name);

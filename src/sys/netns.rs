@@ -5,8 +5,8 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
-use crate::sys::thread::{self, Whereabouts};
 use crate::sys::ffi;
+use crate::sys::thread::{self, Whereabouts};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::fstat;

@@ -67,7 +67,9 @@ pub fn spawn_for_one<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send
 pub fn run_scoped<T: Send>(name: &str, f: impl FnOnce() -> T + Send) -> Result<T> {
     let here = Whereabouts::get();
     std::thread::scope(|scope| {
-        let thread = builder(name).spawn_scoped(scope, move || here.hand_on(f)).with_context(|| format!("start thread {name}"))?;
+        let thread = builder(name)
+            .spawn_scoped(scope, move || here.hand_on(f))
+            .with_context(|| format!("start thread {name}"))?;
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }

@@ -5,6 +5,7 @@
 use super::Family;
 use crate::error::Result;
 use crate::invalid;
+use std::borrow::Cow;
 
 /// Size of `struct nfgenmsg`: family, version, resource id.
 pub const HEADER_SIZE: usize = 4;
@@ -42,61 +43,75 @@ pub fn put_text(buf: &mut Vec<u8>, kind: u16, text: &str) {
     put(buf, kind, &[text.as_bytes(), b"\0"].concat());
 }
 
-/// Attributes of one level, in order.
-pub struct Attributes<'a>(Vec<(u16, &'a [u8])>);
+/// Attributes of one level, in order; each of them fits.
+#[derive(Debug, Clone, Copy)]
+pub struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Takes one level apart.
-    pub fn parse(mut bytes: &'a [u8]) -> Result<Self> {
-        /// The two high bits of a type are flags (nested, byte order).
-        const TYPE_MASK: u16 = 0x3fff;
-        let mut all = Vec::new();
-        while let Some((head, rest)) = bytes.split_first_chunk::<ATTRIBUTE_HEADER>() {
-            let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
-            let kind = u16::from_ne_bytes([head[2], head[3]]) & TYPE_MASK;
-            let value = length.checked_sub(ATTRIBUTE_HEADER).and_then(|n| rest.get(..n));
-            let value = value.ok_or_else(|| invalid!("netlink attribute {kind} of {length} bytes does not fit"))?;
-            all.push((kind, value));
-            bytes = rest.get(value.len().next_multiple_of(4)..).unwrap_or_default();
+    /// Takes one level.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (_, next) = split(rest).ok_or_else(|| match rest.first_chunk::<ATTRIBUTE_HEADER>() {
+                Some([l0, l1, ..]) => {
+                    let length = u16::from_ne_bytes([*l0, *l1]);
+                    invalid!("netlink attribute of {length} bytes where there are {}", rest.len())
+                }
+                None => invalid!("{} stray bytes after netlink attributes", rest.len()),
+            })?;
+            rest = next;
         }
-        if !bytes.is_empty() {
-            return Err(invalid!("{} stray bytes after netlink attributes", bytes.len()));
-        }
-        Ok(Attributes(all))
+        Ok(Attributes(bytes))
     }
 
     /// Every attribute with its type.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &'a [u8])> + '_ {
-        self.0.iter().copied()
+    pub fn iter(self) -> impl Iterator<Item = (u16, &'a [u8])> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let (attribute, next) = split(rest)?;
+            rest = next;
+            Some(attribute)
+        })
     }
 
     /// Every attribute of a type.
-    pub fn all(&self, kind: u16) -> impl Iterator<Item = &'a [u8]> + '_ {
-        self.0.iter().filter(move |(other, _)| *other == kind).map(|(_, value)| *value)
+    pub fn all(self, kind: u16) -> impl Iterator<Item = &'a [u8]> {
+        self.iter().filter(move |(other, _)| *other == kind).map(|(_, value)| value)
     }
 
     /// The first attribute of a type.
-    pub fn get(&self, kind: u16) -> Option<&'a [u8]> {
+    pub fn get(self, kind: u16) -> Option<&'a [u8]> {
         self.all(kind).next()
     }
 
     /// Attributes inside an attribute; none when it is not there.
-    pub fn nested(&self, kind: u16) -> Result<Self> {
+    pub fn nested(self, kind: u16) -> Result<Self> {
         Attributes::parse(self.get(kind).unwrap_or_default())
     }
 
     /// A 32-bit number as the netfilter subsystems write it, big endian.
-    pub fn number(&self, kind: u16) -> Result<Option<u32>> {
+    pub fn number(self, kind: u16) -> Result<Option<u32>> {
         let Some(value) = self.get(kind) else { return Ok(None) };
         let bytes = value.try_into().map_err(|_| invalid!("netlink attribute {kind}: no 32-bit number: {value:?}"))?;
         Ok(Some(u32::from_be_bytes(bytes)))
     }
 
     /// A text that must be there.
-    pub fn text(&self, kind: u16) -> Result<String> {
+    pub fn text(self, kind: u16) -> Result<Cow<'a, str>> {
         let value = self.get(kind).ok_or_else(|| invalid!("netlink attribute {kind} is missing"))?;
         let value = value.strip_suffix(b"\0").unwrap_or(value);
         // Names of others may be anything; they need only differ from ours.
-        Ok(String::from_utf8_lossy(value).into_owned())
+        Ok(String::from_utf8_lossy(value))
     }
+}
+
+/// The first attribute with its type, and what follows it.
+fn split(bytes: &[u8]) -> Option<((u16, &[u8]), &[u8])> {
+    /// The two high bits of a type are flags (nested, byte order).
+    const TYPE_MASK: u16 = 0x3fff;
+    let (&[l0, l1, k0, k1], rest) = bytes.split_first_chunk::<ATTRIBUTE_HEADER>()?;
+    let length = usize::from(u16::from_ne_bytes([l0, l1])).checked_sub(ATTRIBUTE_HEADER)?;
+    let value = rest.get(..length)?;
+    let next = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some(((u16::from_ne_bytes([k0, k1]) & TYPE_MASK, value), next))
 }

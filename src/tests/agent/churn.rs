@@ -8,8 +8,15 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Kills of the agent in a normal run of the tests; the product was accepted with 200.
-const KILLS: usize = 10;
+/// Kills of the agent, and pods that come and go meanwhile: many with `CHURN=full` in the environment, which takes
+/// minutes.
+fn size() -> (usize, usize) {
+    match std::env::var("CHURN").as_deref() {
+        Ok("full") => (200, 50),
+        Ok(other) => panic!("CHURN={other:?}: may be full"),
+        Err(_) => (10, 16),
+    }
+}
 
 /// KiB, from `/proc/PID/status`.
 fn memory(world: &World) -> usize {
@@ -80,7 +87,7 @@ struct Sandbox {
 
 impl Sandbox {
     /// One random thing that can happen to a pod.
-    fn live(&mut self, world: &World, random: u64) {
+    fn live(&mut self, world: &World, random: u64, plugins_killed: &AtomicUsize) {
         match (random % 4, &self.up) {
             (0, _) => {
                 self.wanted = !self.wanted;
@@ -90,14 +97,17 @@ impl Sandbox {
             }
             (1, Some(_)) => self.down(world),
             (_, None) => {
-                self.start(world, (random >> 2).is_multiple_of(3).then(|| Duration::from_micros(random % 20_000)))
+                let kill_after = (random >> 2).is_multiple_of(3).then(|| Duration::from_micros(random % 20_000));
+                if !self.start(world, kill_after) && kill_after.is_some() {
+                    plugins_killed.fetch_add(1, Ordering::Relaxed);
+                }
             }
             _ => {}
         }
     }
 
-    /// ADD; a plugin that is killed or fails is followed by DEL.
-    fn start(&mut self, world: &World, kill_after: Option<Duration>) {
+    /// ADD; a plugin that is killed or fails is followed by DEL. Says whether it ended well.
+    fn start(&mut self, world: &World, kill_after: Option<Duration>) -> bool {
         let (name, ip) = (name(self.number), ip(self.number));
         self.sandboxes += 1;
         let container = format!("{name}-{}", self.sandboxes);
@@ -117,6 +127,7 @@ impl Sandbox {
         if !worked {
             self.down(world);
         }
+        worked
     }
 
     fn down(&mut self, world: &World) {
@@ -127,7 +138,8 @@ impl Sandbox {
 
 #[test]
 fn kills_at_any_moment_during_churn() {
-    const PODS: usize = 16;
+    let (kills, count) = size();
+    let plugins_killed = AtomicUsize::new(0);
     let mut world = World::new();
     let mut random = 0x2545_F491_4F6C_DD18_u64;
     let mut next = move || {
@@ -137,18 +149,18 @@ fn kills_at_any_moment_during_churn() {
         random
     };
     let mut pods: Vec<Sandbox> =
-        (0..PODS).map(|number| Sandbox { number, wanted: false, up: None, sandboxes: 0 }).collect();
+        (0..count).map(|number| Sandbox { number, wanted: false, up: None, sandboxes: 0 }).collect();
     for pod in &mut pods {
-        pod.live(&world, 0);
+        pod.live(&world, 0, &plugins_killed);
     }
-    for _ in 0..KILLS {
+    for _ in 0..kills {
         let moment = Duration::from_micros(next() % 60_000);
         let agent = world.agent.take().unwrap();
         let mut next_agent = None;
         std::thread::scope(|scope| {
             for pod in &mut pods {
-                let (world, random) = (&world, next());
-                scope.spawn(move || pod.live(world, random));
+                let (world, random, plugins_killed) = (&world, next(), &plugins_killed);
+                scope.spawn(move || pod.live(world, random, plugins_killed));
             }
             std::thread::sleep(moment);
             agent.kill();
@@ -176,6 +188,9 @@ fn kills_at_any_moment_during_churn() {
         }
     }
     assert!(enrolled > 0, "nothing to see");
+    let plugins_killed = plugins_killed.into_inner();
+    assert!(plugins_killed >= kills / 2, "only {plugins_killed} plugins were killed");
+    eprintln!("{kills} kills of the agent, {plugins_killed} of plugins, {count} pods, {enrolled} enrolled at the end");
     // Its own, and one for each enrolled pod.
     eventually("no namespace is held for nothing", || held(&world) == enrolled + 1);
     let inodes: Vec<u64> =
