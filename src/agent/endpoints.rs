@@ -239,7 +239,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn talk(
     connection: &Connection,
     begun: &dyn Fn(),
-    answer: impl FnOnce(server::Request, Vec<OwnedFd>) -> Option<Response>,
+    answer: impl FnOnce(server::Request, Result<Vec<OwnedFd>>) -> Option<Response>,
 ) {
     let mut exchange = Exchange::new(connection, clock::now() + READ);
     let (response, rest) = match server::read_request(&mut exchange) {
@@ -270,7 +270,7 @@ fn drain(exchange: &mut Exchange<'_>) {
 fn ask(
     id: u64,
     request: &server::Request,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Result<Vec<OwnedFd>>,
     host_root: &HostRoot,
     connection: &Connection,
     inbox: &Sender<Event>,
@@ -314,7 +314,7 @@ enum Form {
 
 fn parse(
     request: &server::Request,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Result<Vec<OwnedFd>>,
     host_root: &HostRoot,
 ) -> std::result::Result<(Request, Form), Response> {
     let open = |path: &str| open(descriptors, path, host_root);
@@ -362,7 +362,8 @@ fn decode<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, Response> 
 }
 
 /// The namespace of a request: the descriptor that came along, else the path.
-fn open(mut descriptors: Vec<OwnedFd>, path: &str, host_root: &HostRoot) -> Opened {
+fn open(descriptors: Result<Vec<OwnedFd>>, path: &str, host_root: &HostRoot) -> Opened {
+    let mut descriptors = descriptors?;
     if descriptors.len() > 1 {
         return Err(Error::of(Kind::Invalid, "more than one descriptor came with the request"));
     }

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::pod::redirection::Redirection as SidecarRedirection;
 use crate::pod::types::{Namespace, Pod, PodName, StringMap};
 use crate::repair::controller::{End, Order};
+use crate::rules::diff::Ahead;
 use crate::rules::inpod::Settings;
 use crate::sys::netns::{Netns, NetnsId};
 use crate::zds::server::{self as zds, ConnectionId};
@@ -223,8 +224,8 @@ pub struct Path {
 /// What came of a piece of work.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Of [`Work::Apply`].
-    Applied(Result<()>, Remembered),
+    /// Of [`Work::Apply`]: the rules of others that stand before ours.
+    Applied(Result<Vec<Ahead>>, Remembered),
     /// Of [`Work::Check`]: what differs.
     Checked(Result<Differences>, Remembered),
     /// Of [`Work::Recognise`].

@@ -13,7 +13,7 @@ use super::memory::{Memory, NodeSettings, Record};
 use super::pulse::{Beat, Pulse};
 use crate::dataplane::branch_eni::Branches;
 use crate::dataplane::host::Host;
-use crate::dataplane::inpod::{self, Differences, InPod};
+use crate::dataplane::inpod::{self, InPod};
 use crate::dataplane::procfs::{self, Wanted};
 use crate::error::{Error, Kind, Result};
 use crate::logging::Repeat;
@@ -237,8 +237,8 @@ fn perform(context: &Context, work: Work) -> Outcome {
     match work {
         Work::Apply(netns, settings, record) => {
             let remembered = remember(context, &netns, record);
-            let applied = context.programmer().and_then(|programmer| programmer.apply(&netns, &settings));
-            Outcome::Applied(applied.map(drop), remembered)
+            let ahead = context.programmer().and_then(|programmer| programmer.bring(&netns, &settings));
+            Outcome::Applied(ahead, remembered)
         }
         Work::Check(netns, settings, record) => {
             let remembered = remember(context, &netns, record);
@@ -284,7 +284,7 @@ fn recognise(
 ) -> Result<Option<NodeSettings>> {
     let programmer = context.programmer()?;
     for (node, settings) in candidates {
-        if programmer.compare(netns, &settings)? == Differences::default() {
+        if programmer.compare(netns, &settings)?.is_empty() {
             return Ok(Some(node));
         }
     }

@@ -5,6 +5,7 @@
 //! takes the next step; the outcome of a step is an event again. There is no other path by which a pod is enrolled or
 //! taken out, so a restart, a lost message or a repeated event cannot leave one half way.
 
+mod ahead;
 mod enrolment;
 mod host;
 mod identity;

@@ -8,7 +8,7 @@ use super::probe_set;
 use super::visit::{Ipv6, Visit, Wanted};
 use super::xtables::{Programs, Variant, lock_file};
 use crate::error::{Context, Error, Result};
-use crate::rules::diff::{Expected, Leftovers};
+use crate::rules::diff::{Ahead, Expected, Leftovers};
 use crate::rules::nftables;
 use crate::rules::program::{Program, Purpose};
 use crate::rules::render::restore;
@@ -80,9 +80,17 @@ pub struct Differences {
     pub rules: Vec<String>,
     /// Outside of them: policy rules, routes, addresses.
     pub routes: Vec<String>,
+    /// The rules of others that packets come to before ours. They were there when ours were appended, or were put there
+    /// since; that alone is no difference, for it is not ours to move them.
+    pub ahead: Vec<Ahead>,
 }
 
 impl Differences {
+    /// All is as it should be.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.routes.is_empty()
+    }
+
     /// Of any kind.
     pub fn all(mut self) -> Vec<String> {
         self.rules.append(&mut self.routes);
@@ -150,6 +158,11 @@ impl Engine {
     /// Brings the namespace to the program: looks, writes only what differs, verifies. On failure what was put in is
     /// taken out again unless there were rules of ours before.
     pub fn apply(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<Applied> {
+        self.bring(netns, program, leftovers).map(|(applied, _)| applied)
+    }
+
+    /// [`Self::apply`], with the rules of others that packets come to before ours.
+    pub fn bring(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<(Applied, Vec<Ahead>)> {
         self.visit(netns, program, leftovers, |visit, wanted| {
             let mut survey = visit.survey(wanted)?;
             if survey.differences.is_empty() {
@@ -158,14 +171,20 @@ impl Engine {
                 visit.assume_no_effects(wanted, &mut survey);
             }
             if survey.differences.is_empty() {
-                return Ok(Applied::AlreadyRight);
+                return Ok((Applied::AlreadyRight, survey.ahead));
             }
-            let (had_ours, variants) = (survey.had_ours, survey.variants());
+            let (had_ours, variants, before) = (survey.had_ours, survey.variants(), survey.ahead.clone());
             let look_again = || visit.survey_of(wanted, &variants);
             // What is outside the tables needs no second look: the kernel has acknowledged each.
-            let written = visit.write(survey).and_then(|()| match look_again()?.differences.as_slice() {
-                [] => Ok(Applied::Written),
-                wrong => Err(Error::new(format_args!("after writing, {}", wrong.join("; ")))),
+            let written = visit.write(survey).and_then(|()| {
+                let survey = look_again()?;
+                match survey.differences.as_slice() {
+                    [] if !variants.iter().any(|variant| self.backend == Backend::Iptables(*variant)) => {
+                        Ok((Applied::Written, before))
+                    }
+                    [] => Ok((Applied::Written, survey.ahead)),
+                    wrong => Err(Error::new(format_args!("after writing, {}", wrong.join("; ")))),
+                }
             });
             written.map_err(|e| if had_ours { e } else { undo(visit, e) })
         })
@@ -183,7 +202,7 @@ impl Engine {
             let mut survey = visit.survey(wanted)?;
             let rules = std::mem::take(&mut survey.differences);
             visit.ask_effects(wanted, &mut survey)?;
-            Ok(Differences { rules, routes: survey.differences })
+            Ok(Differences { rules, routes: survey.differences, ahead: survey.ahead })
         })
     }
 

@@ -7,7 +7,7 @@ use super::own::{self, Own};
 use super::xtables::Variant;
 use super::{effect, nft};
 use crate::error::{Context, Error, Kind, Result};
-use crate::rules::diff::{Expected, Found, Leftovers, has_chain_of, plain_jumps};
+use crate::rules::diff::{Ahead, Expected, Found, Leftovers, has_chain_of, plain_jumps};
 use crate::rules::program::{Effect, Program};
 use crate::rules::ruleset::TableName;
 use crate::rules::sidecar::Traces;
@@ -73,6 +73,8 @@ pub struct Survey<'a> {
     pub differences: Vec<String>,
     /// Something of ours was in the tables.
     pub had_ours: bool,
+    /// The rules of others that packets come to before ours.
+    pub ahead: Vec<Ahead>,
     restores: Vec<Restore>,
     wake: Vec<(Family, TableName)>,
     /// Of tables of our own.
@@ -152,6 +154,7 @@ impl Visit<'_> {
                 survey.had_ours |= had_ours;
                 if self.backend == Backend::Iptables(variant) {
                     let plan = expected.plan(owned, &found, view, self.leftovers);
+                    survey.ahead.extend(expected.ahead(view));
                     survey.differences.extend(plan.differences.iter().map(|what| format!("{name}: {what}")));
                     survey.restores.extend(restore(variant, family, plan.restore));
                     survey.wake.extend(plan.wake.into_iter().map(|table| (family, table)));

@@ -9,6 +9,7 @@ use super::view::{RuleView, TableView, View};
 use crate::error::Result;
 use crate::invalid;
 use crate::sys::netlink::Family;
+use std::fmt;
 use std::sync::OnceLock;
 
 /// A rule set together with what a kernel that holds it looks like.
@@ -42,6 +43,46 @@ pub struct Plan {
     pub wake: Vec<TableName>,
     /// What is not as it should be, one clause each.
     pub differences: Vec<String>,
+}
+
+/// A rule of somebody else in a built-in chain, to which packets come before they come to ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ahead {
+    family: Family,
+    table: TableName,
+    chain: BuiltIn,
+    /// Number in the chain, from 0.
+    at: usize,
+    /// As in [`RuleView::body`].
+    body: Vec<u8>,
+}
+
+impl Ahead {
+    /// Those of `now` that were not there `before`, wherever in their chain these stand by now.
+    pub fn newcomers<'a>(before: &[Ahead], now: &'a [Ahead]) -> Vec<&'a Ahead> {
+        let mut known: Vec<&Ahead> = before.iter().collect();
+        let is_new = |rule: &&Ahead| {
+            let same = |one: &&Ahead| {
+                let key = |rule: &Ahead| (rule.family, rule.table, rule.chain);
+                key(one) == key(rule) && one.body == rule.body
+            };
+            match known.iter().position(|one| same(one)) {
+                Some(at) => {
+                    known.swap_remove(at);
+                    false
+                }
+                None => true,
+            }
+        };
+        now.iter().filter(is_new).collect()
+    }
+}
+
+impl fmt::Display for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = if self.family == Family::V4 { "IPv4" } else { "IPv6" };
+        write!(f, "{family} rule {} of chain {} of table {}", self.at + 1, self.chain.as_str(), self.table.as_str())
+    }
 }
 
 /// What becomes of rules of ours that are not wanted.
@@ -99,6 +140,25 @@ impl Expected {
             self.plan_table(name, owned, found, actual, leftovers, &mut plan);
         }
         plan
+    }
+
+    /// The rules of others that stand before ours.
+    pub fn ahead(&self, actual: &View) -> Vec<Ahead> {
+        let family = self.rules.family;
+        let mut ahead = Vec::new();
+        for table in self.rules.tables.iter().map(|table| table.name) {
+            let (Some(want), Some(have)) = (self.view.table(table.as_str()), actual.table(table.as_str())) else {
+                continue;
+            };
+            for chain in BuiltIn::ALL {
+                let (want, have) = (want.rules(chain.as_str()), have.rules(chain.as_str()));
+                // Ours may stand apart: up to the last of them.
+                let end = have.iter().rposition(|rule| want.contains(rule)).unwrap_or(0);
+                let others = have.iter().enumerate().take(end).filter(|(_, rule)| !want.contains(rule));
+                ahead.extend(others.map(|(at, rule)| Ahead { family, table, chain, at, body: rule.body.clone() }));
+            }
+        }
+        ahead
     }
 
     /// Whether a built-in chain holds a rule that is neither wanted nor one of `found`.
@@ -528,6 +588,27 @@ mod tests {
 
     fn jump(name: &str) -> String {
         if name.chars().all(char::is_uppercase) { format!(">{name}") } else { name.to_owned() }
+    }
+
+    #[test]
+    fn rules_of_others_before_ours_are_told_from_those_that_were_there() {
+        let expected = expected(Place::Last);
+        let ahead = |nat: &str| expected.ahead(&view(&format!("{nat} OURS=a,r"), "OUTPUT=z"));
+        let check = |before: &str, now: &str, want: &[&str]| {
+            let (before, now) = (ahead(before), ahead(now));
+            let new: Vec<_> = Ahead::newcomers(&before, &now).iter().map(ToString::to_string).collect();
+            assert_eq!(new, want, "{before:?} / {now:?}");
+        };
+        check("OUTPUT=>OURS", "OUTPUT=>OURS,x", &[]);
+        check("OUTPUT=>OURS", "OUTPUT=x,>OURS,y", &["IPv4 rule 1 of chain OUTPUT of table nat"]);
+        check("OUTPUT=x,>OURS", "OUTPUT=x,>OURS PREROUTING=y", &[]);
+        let both = ["IPv4 rule 1 of chain OUTPUT of table nat", "IPv4 rule 3 of chain OUTPUT of table nat"];
+        check("OUTPUT=x,>OURS", "OUTPUT=y,x,z,>OURS", &both);
+        check("OUTPUT=x,>OURS", "OUTPUT=x,x,>OURS", &["IPv4 rule 2 of chain OUTPUT of table nat"]);
+        check("OUTPUT=x,y,>OURS", "OUTPUT=y,x,>OURS", &[]);
+        check("OUTPUT=x,y,>OURS", "OUTPUT=>OURS", &[]);
+        // Ours is not there: that is said elsewhere.
+        check("OUTPUT=>OURS", "OUTPUT=x,y", &[]);
     }
 
     #[test]

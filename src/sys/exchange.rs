@@ -2,7 +2,7 @@
 
 use super::unix::Connection;
 use super::{clock, fd};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ pub struct Exchange<'a> {
     connection: &'a Connection,
     deadline: Instant,
     descriptors: Vec<OwnedFd>,
+    /// A descriptor came that this process could not take.
+    lost: bool,
 }
 
 /// One descriptor is what a request may carry; the second is kept so that the caller sees there was one too many.
@@ -22,12 +24,16 @@ const MAX_DESCRIPTORS: usize = 2;
 impl<'a> Exchange<'a> {
     /// Starts an exchange that ends at `deadline`.
     pub fn new(connection: &'a Connection, deadline: Instant) -> Self {
-        Exchange { connection, deadline, descriptors: Vec::new() }
+        Exchange { connection, deadline, descriptors: Vec::new(), lost: false }
     }
 
-    /// The descriptors received so far, at most two: a third and later ones are closed on arrival.
-    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.descriptors)
+    /// The descriptors received so far, at most two: a third and later ones are closed on arrival. Fails when one was
+    /// lost on the way: without it, the request means something else.
+    pub fn take_descriptors(&mut self) -> Result<Vec<OwnedFd>> {
+        if self.lost {
+            return Err(Error::new("a descriptor that came along was lost: too many are open, or too many came"));
+        }
+        Ok(std::mem::take(&mut self.descriptors))
     }
 
     /// Sends bytes with a descriptor on the first of them.
@@ -52,6 +58,7 @@ impl Read for Exchange<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.bound()?;
         let received = fd::recv_with_fds(self.connection.as_fd(), buffer).map_err(to_io)?;
+        self.lost |= received.fds_lost;
         let room = MAX_DESCRIPTORS.saturating_sub(self.descriptors.len());
         self.descriptors.extend(received.fds.into_iter().take(room));
         Ok(received.len)
@@ -86,6 +93,9 @@ mod tests {
     use crate::sys::netns::Netns;
     use crate::sys::unix::{Listener, SocketType};
     use crate::sys::{fd, thread};
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+    use std::io::IoSlice;
+    use std::os::fd::AsRawFd;
     use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(10);
@@ -140,6 +150,19 @@ mod tests {
     }
 
     #[test]
+    fn a_descriptor_that_is_lost_is_an_error() {
+        let (here, there) = pair();
+        let netns = Netns::own().unwrap();
+        // More than there is room for, in one packet.
+        let many = vec![netns.as_fd().as_raw_fd(); 40];
+        let rights = [ControlMessage::ScmRights(&many)];
+        sendmsg::<()>(there.as_fd().as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None).unwrap();
+        let mut stream = Exchange::new(&here, clock::now() + LONG);
+        assert_eq!(stream.read(&mut [0; 8]).unwrap(), 1);
+        assert!(stream.take_descriptors().unwrap_err().to_string().contains("was lost"));
+    }
+
+    #[test]
     fn descriptors_come_with_the_bytes_and_a_surplus_is_closed() {
         let (here, there) = pair();
         let netns = Netns::own().unwrap();
@@ -156,7 +179,7 @@ mod tests {
         stream.read_to_end(&mut bytes).unwrap();
         sender.unwrap().join().unwrap();
         assert_eq!(bytes, [big.as_slice(), b"zzzz"].concat());
-        let descriptors = stream.take_descriptors();
+        let descriptors = stream.take_descriptors().unwrap();
         assert_eq!(descriptors.len(), MAX_DESCRIPTORS);
         for descriptor in descriptors {
             assert_eq!(Netns::from_fd(descriptor).unwrap().id(), Netns::own().unwrap().id());

@@ -91,9 +91,17 @@ impl Netns {
             Err(Errno::EPERM) => return Ok(None),
             Err(e) => return Err(e).context("NS_GET_USERNS"),
         };
-        let own = nix::sys::stat::stat("/proc/self/ns/user").context("stat /proc/self/ns/user")?;
+        /// A process stays in its user namespace, which thereby lives as long.
+        static OWN: OnceLock<(u64, u64)> = OnceLock::new();
+        let own = match OWN.get() {
+            Some(own) => *own,
+            None => {
+                let own = nix::sys::stat::stat("/proc/self/ns/user").context("stat /proc/self/ns/user")?;
+                *OWN.get_or_init(|| (own.st_dev, own.st_ino))
+            }
+        };
         let theirs = fstat(&owner).context("fstat of a user namespace")?;
-        Ok(if (own.st_dev, own.st_ino) == (theirs.st_dev, theirs.st_ino) { None } else { Some(owner) })
+        Ok(if own == (theirs.st_dev, theirs.st_ino) { None } else { Some(owner) })
     }
 
     /// Runs `f` inside and gives back what it returns: on a thread of its own; on the calling one if that is there

@@ -197,8 +197,12 @@ impl Agent {
                 threads.push(std::thread::spawn(move || {
                     let mut stream = Exchange::new(&connection, Instant::now() + Duration::from_secs(60));
                     let Ok(Request { path, body, .. }) = read_request(&mut stream) else { return };
-                    let netns =
-                        stream.take_descriptors().into_iter().map(|fd| Netns::from_fd(fd).unwrap().id()).collect();
+                    let netns = stream
+                        .take_descriptors()
+                        .unwrap()
+                        .into_iter()
+                        .map(|fd| Netns::from_fd(fd).unwrap().id())
+                        .collect();
                     let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
                     let request = Seen { path, body, netns };
                     let number = {

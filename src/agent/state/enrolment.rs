@@ -10,6 +10,8 @@ use crate::cni::event::Failure;
 use crate::dataplane::inpod::Differences;
 use crate::error::{Kind, Result};
 use crate::metrics;
+use crate::rules::diff::Ahead;
+use crate::rules::inpod::Settings;
 use crate::sys::netns::Netns;
 use std::sync::Arc;
 use std::time::Duration;
@@ -213,12 +215,13 @@ impl State {
         self.advance(&uid);
     }
 
-    fn applied(&mut self, entry: &mut Entry, settings: crate::rules::inpod::Settings, result: Result<()>) {
+    fn applied(&mut self, entry: &mut Entry, settings: Settings, result: Result<Vec<Ahead>>) {
         let Some(rules) = &mut entry.rules else { return };
         let current = entry.netns.as_ref().is_some_and(|netns| netns.id() == rules.netns.id());
-        rules.settings = result.is_ok().then_some(settings);
+        rules.settings = result.is_ok().then(|| settings.clone());
         match result {
-            Ok(()) => {
+            Ok(ahead) => {
+                self.see_ahead(entry, &settings, ahead);
                 entry.established |= current;
                 entry.retry.reset();
             }
@@ -258,16 +261,23 @@ impl State {
         if !self.config.verify_interval.is_zero() {
             entry.verify_at = Some(self.now + self.config.verify_interval);
         }
-        if let Ok(Differences { rules, routes }) = &result {
+        if let Ok(Differences { rules, routes, .. }) = &result {
             for (kind, found) in [("rules", rules), ("routes", routes)] {
                 if !found.is_empty() {
                     metrics::VERIFICATION_REPAIRS.inc([kind]);
                 }
             }
         }
-        let failure = match result.map(Differences::all) {
-            Ok(differences) if differences.is_empty() => None,
-            Ok(differences) => Some((100, format!("the traffic rules are not in place: {}", differences.join("; ")))),
+        let failure = match result {
+            Ok(differences) if differences.is_empty() => {
+                if let Some(settings) = entry.rules.as_ref().and_then(|rules| rules.settings.clone()) {
+                    self.see_ahead(entry, &settings, differences.ahead);
+                }
+                None
+            }
+            Ok(differences) => {
+                Some((100, format!("the traffic rules are not in place: {}", differences.all().join("; "))))
+            }
             Err(e) => Some((11, format!("the traffic rules could not be checked: {e}"))),
         };
         if let (Some((_, text)), Some(rules)) = (&failure, &mut entry.rules) {

@@ -1,6 +1,7 @@
 //! What is known of each pod: what the source says, and what was done.
 
 use super::State;
+use super::ahead::Overtaken;
 use super::host::Entered;
 use super::requests::Add;
 use super::view::PodState;
@@ -78,6 +79,7 @@ pub(super) struct Entry {
     pub lamented: bool,
     /// Its processes are in another namespace, which is not provably the pod's.
     pub strayed: bool,
+    pub overtaken: Overtaken,
     pub verify_at: Option<Instant>,
     /// When something is due without an event.
     pub wake: Option<Instant>,

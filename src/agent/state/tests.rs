@@ -3,6 +3,7 @@
 mod node;
 mod outside;
 mod repair;
+mod time;
 
 use super::*;
 use crate::agent::event::Redirection;
@@ -68,6 +69,10 @@ fn pod(name: &str, mesh: bool) -> Object {
         r#"{{"kind":"Pod","metadata":{{"name":"{name}","uid":"{name}"{labels}}},"status":{{"podIP":"10.0.0.1"}}}}"#
     );
     crate::pod::object::decode(&text).unwrap().pods.remove(0)
+}
+
+fn different(what: &str) -> Differences {
+    Differences { rules: vec![what.to_owned()], ..Differences::default() }
 }
 
 fn record(uid: &str) -> Record {
@@ -282,7 +287,7 @@ impl Script {
     fn applied(&mut self) -> Vec<String> {
         assert!(self.work[0].1.starts_with("apply"), "{:?}", self.work);
         let record = self.work[0].2.clone();
-        self.done(Outcome::Applied(Ok(()), record))
+        self.done(Outcome::Applied(Ok(Vec::new()), record))
     }
 
     #[track_caller]
@@ -712,10 +717,7 @@ fn checks_ask_the_dataplane() {
     assert_eq!(script.done(Outcome::Checked(Ok(Differences::default()), None)), ["reply 2: done"]);
     script.check("a", "n1");
     assert_eq!(
-        script.done(Outcome::Checked(
-            Ok(Differences { rules: vec!["chain X is missing".to_owned()], routes: Vec::new() }),
-            None
-        )),
+        script.done(Outcome::Checked(Ok(different("chain X is missing")), None)),
         ["reply 3: 100 the traffic rules are not in place: chain X is missing", "apply n1"]
     );
     assert_eq!(script.state_of("a"), "lost");
@@ -742,7 +744,7 @@ fn verification_comes_back_every_interval_and_repairs() {
     script.done(Outcome::Checked(Ok(Differences::default()), None));
     assert_eq!(script.pass(Duration::from_millis(29_990)), NOTHING);
     assert_eq!(script.pass(Duration::from_millis(20)), ["check n1", "compare a"]);
-    let outcome = Outcome::Checked(Ok(Differences { rules: vec!["gone".to_owned()], routes: Vec::new() }), None);
+    let outcome = Outcome::Checked(Ok(different("gone")), None);
     assert_eq!(script.done(outcome), ["apply n1"]);
     assert_eq!(script.done(Outcome::Compared(Ok(BTreeMap::new()))), NOTHING);
     assert_eq!(script.done(Outcome::Applied(Err(Error::new("no")), None)), NOTHING);

@@ -260,7 +260,10 @@ impl State {
             };
         }
         match self.ztunnels.standing(&entry.uid, &goal.info, netns.id()) {
-            Standing::Acknowledged => (PodState::Enrolled, "rules are in place and ztunnel has it".to_owned()),
+            Standing::Acknowledged => {
+                let but = entry.overtaken.by.as_ref().map_or_else(String::new, |by| format!(", but {by}"));
+                (PodState::Enrolled, format!("rules are in place and ztunnel has it{but}"))
+            }
             Standing::Refused(text) => (PodState::Pending, format!("ztunnel refused it: {text}")),
             Standing::Waiting => (PodState::Pending, "ztunnel has not acknowledged it yet".to_owned()),
             Standing::NoZtunnel => {

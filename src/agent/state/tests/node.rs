@@ -128,7 +128,7 @@ fn rules_that_were_found_stay_as_they_are_unless_asked_otherwise() {
         script.acked(1);
         assert_eq!(script.done(Outcome::Recognised(Ok(Some(other)))), ["check n1"]);
         // What differs from those is put right by those.
-        let wrong = Differences { rules: vec!["gone".to_owned()], routes: Vec::new() };
+        let wrong = different("gone");
         assert_eq!(script.done(Outcome::Checked(Ok(wrong), None)), ["apply n1 without dns, remembered"]);
     }
 }
