@@ -140,6 +140,45 @@ fn verification_repairs_what_was_changed() {
     assert!((2..=3).contains(&said), "said once per change: {log}");
 }
 
+/// Somebody else's rules are neither moved nor removed, but people are told of those that come before ours.
+#[test]
+fn a_rule_put_before_ours_is_said_once() {
+    for (backend, variant) in [(Backend::Nft, "nft"), (Backend::Legacy, "legacy")] {
+        let mut world = World { node: Node::new(), agent: None, ztunnel: None, flags: vec![] };
+        let source = format!("dir:{}", world.node.pods().display());
+        let flags = ["--ambient-enablement-selector", SELECTOR, "--verify-interval", "200ms", "--pod-source", &source];
+        world.agent = Some(world.node.start_agent_in(&[("FORCE_IPTABLES_BINARY", variant)], &flags));
+        world.wait_for_agent();
+        world.start_ztunnel();
+        let netns = world.make_pod("web", IP);
+        let nat = |args: &[&str]| {
+            run_in(netns.netns(), &backend.program(Family::V4, ""), &[&["-w", "-t", "nat"], args].concat());
+        };
+        nat(&["-A", "OUTPUT", "-p", "udp", "-j", "ACCEPT"]);
+        world.add("web", "c1", &netns, IP);
+        world.assert_enrolled("web", &netns);
+        let reason = || world.pod("web").unwrap().reason;
+        assert_eq!(reason(), "rules are in place and ztunnel has it", "{variant}: what was there first stays first");
+
+        nat(&["-I", "OUTPUT", "1", "-p", "tcp", "-j", "ACCEPT"]);
+        let expected = "somebody put IPv4 rule 1 of chain OUTPUT of table nat before ours";
+        eventually("it is seen", || reason().contains(expected));
+        world.assert_enrolled("web", &netns);
+        // Verified again and again meanwhile.
+        nat(&["-A", "ISTIO_OUTPUT", "-j", "ACCEPT"]);
+        eventually("repaired", || !rules(&netns).contains("-A ISTIO_OUTPUT -j ACCEPT\n"));
+        eventually("still said", || reason().contains(expected));
+        assert!(
+            rules(&netns).contains("-A OUTPUT -p tcp -j ACCEPT\n-A OUTPUT -p udp -j ACCEPT\n-A OUTPUT -j ISTIO_OUTPUT")
+        );
+        nat(&["-D", "OUTPUT", "1"]);
+        eventually("it is over", || reason() == "rules are in place and ztunnel has it");
+        let log = world.agent().log();
+        let said = log.lines().filter(|line| line.contains(expected) && !line.contains("it is over")).count();
+        assert_eq!(said, 1, "{variant}: {log}");
+    }
+}
+
 #[test]
 fn a_ztunnel_that_comes_back_gets_every_pod() {
     let (mut world, netns) = World::with_pod(&[]);

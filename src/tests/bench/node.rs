@@ -3,6 +3,7 @@
 
 use super::ztunnel::Ztunnel;
 use crate::standin::{self, Standin};
+use ferrule::dataplane::xtables::Variant;
 use ferrule::http::client::{Response, encode_request, exchange, read_response};
 use ferrule::rules::inpod::{Settings, rules};
 use ferrule::rules::render::restore;
@@ -25,6 +26,9 @@ use tempfile::TempDir;
 /// Far more than anything takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A directory in memory.
+const MEMORY: &str = "/dev/shm";
+
 /// A pod's network namespace.
 pub struct Sandbox(Netns);
 
@@ -41,7 +45,7 @@ impl Sandbox {
     }
 
     /// The yardstick: the rules of a pod loaded by iptables-restore, both families side by side.
-    pub fn restores(&self) -> Duration {
+    pub fn restores(&self, variant: Variant) -> Duration {
         let settings = Settings {
             dns_capture: true,
             ingress_mode: false,
@@ -50,13 +54,17 @@ impl Sandbox {
             probe_v4: Ipv4Addr::new(169, 254, 7, 127),
             probe_v6: Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff),
         };
-        let inputs = [(Family::V4, "iptables-nft-restore"), (Family::V6, "ip6tables-nft-restore")]
-            .map(|(family, name)| (restore(&rules(&settings, family)), find_program(name).unwrap()));
+        // Neither waits for the other, nor for anybody else on this machine.
+        let locks = tempfile::tempdir_in(MEMORY).unwrap();
+        let inputs = [(Family::V4, "iptables"), (Family::V6, "ip6tables")].map(|(family, name)| {
+            let program = find_program(&format!("{name}-{variant}-restore")).unwrap();
+            (restore(&rules(&settings, family)), program, locks.path().join(name))
+        });
         let run = || {
             let start = Instant::now();
-            let children = inputs.map(|(input, program)| {
+            let children = inputs.map(|(input, program, lock)| {
                 let mut command = Command::new(program);
-                command.arg("--noflush").env_clear().stdin(Stdio::piped());
+                command.arg("--noflush").env_clear().env("XTABLES_LOCKFILE", lock).stdin(Stdio::piped());
                 let mut child = command.spawn().unwrap();
                 child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
                 child
@@ -87,9 +95,9 @@ impl Drop for Node {
 
 impl Node {
     /// Starts an agent that knows `pods` pods in the mesh, `pod-0` and so on, and waits until it serves.
-    pub fn start(ferrule: &Path, pods: usize) -> Self {
+    pub fn start(ferrule: &Path, pods: usize, variant: Variant) -> Self {
         // In memory, as the run directory of a node is.
-        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let dir = tempfile::tempdir_in(MEMORY).unwrap();
         let path = |name: &str| dir.path().join(name);
         for name in ["pods", "net.d", "bin"] {
             fs::create_dir(path(name)).unwrap();
@@ -110,7 +118,8 @@ impl Node {
         ] {
             command.arg(format!("--{flag}={}", path(name).display()));
         }
-        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(path("log")).unwrap());
+        command.env_clear().env("FORCE_IPTABLES_BINARY", variant.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(path("log")).unwrap());
         let agent = host.enter(|| command.spawn().unwrap()).unwrap();
         let node = Node { agent, ferrule: ferrule.to_owned(), dir, _host: host };
         node.wait_until("the agent serves", || node.is_served());

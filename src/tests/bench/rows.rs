@@ -3,6 +3,7 @@
 use super::node::{Node, Sandbox, plugin, timed};
 use super::pairs::{self, Medians};
 use super::{Options, Row};
+use ferrule::dataplane::xtables::Variant;
 use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
@@ -44,44 +45,52 @@ fn idle_plugin(options: &Options) -> Vec<Row> {
 
 /// From the request to the moment ztunnel is handed the pod, which is when its rules are verified.
 fn rules_step(options: &Options) -> Vec<Row> {
-    let (count, node) = node_for_pairs(options);
-    let ztunnel = node.ztunnel();
-    let medians = beside_restores(count, |n, sandbox| {
-        let sent = node.request(n, sandbox);
-        ztunnel.next() - sent
+    let names = ["rules step / two restores", "rules step / two restores, legacy"];
+    let rows = names.into_iter().zip(Variant::ALL).map(|(name, variant)| {
+        let (count, node) = node_for_pairs(options, variant);
+        let ztunnel = node.ztunnel();
+        let medians = beside_restores(count, variant, |n, sandbox| {
+            let sent = node.request(n, sandbox);
+            ztunnel.next() - sent
+        });
+        ratio(name, medians, 1.3)
     });
-    vec![ratio("rules step / two restores", medians, 1.3)]
+    rows.collect()
 }
 
 /// The plugin from its start to its end, for an ambient pod; ztunnel opens its ports in it meanwhile.
 fn whole_add(options: &Options) -> Vec<Row> {
-    let (count, node) = node_for_pairs(options);
-    let _ztunnel = node.standin();
-    let medians = beside_restores(count, |n, sandbox| node.plugin("ADD", n, sandbox));
-    vec![ratio("ADD of an ambient pod / two restores", medians, 2.0)]
+    let names = ["ADD of an ambient pod / two restores", "ADD of an ambient pod / two restores, legacy"];
+    let rows = names.into_iter().zip(Variant::ALL).map(|(name, variant)| {
+        let (count, node) = node_for_pairs(options, variant);
+        let _ztunnel = node.standin();
+        let medians = beside_restores(count, variant, |n, sandbox| node.plugin("ADD", n, sandbox));
+        ratio(name, medians, 2.0)
+    });
+    rows.collect()
 }
 
 /// How many pairs, and an agent that knows a pod for each.
-fn node_for_pairs(options: &Options) -> (usize, Node) {
+fn node_for_pairs(options: &Options, variant: Variant) -> (usize, Node) {
     let count = count(options, 100);
-    (count, Node::start(&options.ferrule, count + pairs::WARM_UP))
+    (count, Node::start(&options.ferrule, count + pairs::WARM_UP, variant))
 }
 
 /// An enrolment beside the two restores of the same rules, each in a namespace of its own.
-fn beside_restores(count: usize, enrol: impl Fn(usize, &Sandbox) -> Duration) -> Medians {
+fn beside_restores(count: usize, variant: Variant, enrol: impl Fn(usize, &Sandbox) -> Duration) -> Medians {
     // Made before, and gone only after: making and removing namespaces keeps the kernel busy.
     let sandboxes: Vec<_> = (0..count + pairs::WARM_UP).map(|_| (Sandbox::new(), Sandbox::new())).collect();
-    pairs::measure(count, |n| enrol(n, &sandboxes[n].0), |n| sandboxes[n].1.restores())
+    pairs::measure(count, |n| enrol(n, &sandboxes[n].0), |n| sandboxes[n].1.restores(variant))
 }
 
 /// What the agent keeps resident.
 fn memory(options: &Options) -> Vec<Row> {
-    let node = Node::start(&options.ferrule, 0);
+    let node = Node::start(&options.ferrule, 0, Variant::Nft);
     let _ztunnel = node.ztunnel();
     let without = node.resident();
     drop(node);
     let count = if options.quick { 5 } else { 250 };
-    let node = Node::start(&options.ferrule, count);
+    let node = Node::start(&options.ferrule, count, Variant::Nft);
     let ztunnel = node.ztunnel();
     let sandboxes: Vec<_> = (0..count).map(|_| Sandbox::new()).collect();
     for (n, sandbox) in sandboxes.iter().enumerate() {
