@@ -7,8 +7,8 @@
 use super::event::{Failure, code};
 use super::version::{Shape, Version};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -32,10 +32,10 @@ pub fn express(prev: Option<&RawValue>, version: Version) -> Result<String, Fail
         Some(same) if same == version.as_str() => Ok(text.to_owned()),
         // The runtime means the configuration's version, as libcni does; a result without one would be taken for 0.1.0.
         None | Some("") => {
-            let members = Members::parse(text).map_err(|e| invalid(&e))?;
-            let rest = members.0.iter().filter(|(key, _)| key != "cniVersion");
-            let rest = rest.map(|(key, value)| (key.as_str(), value.get().to_owned()));
-            Ok(print(std::iter::once(("cniVersion", json!(version.as_str()).to_string())).chain(rest)))
+            let mut members = Members::parse(text).map_err(|e| invalid(&e))?;
+            members.remove("cniVersion");
+            members.0.insert(0, ("cniVersion".to_owned(), string(version.as_str())));
+            Ok(members.to_string())
         }
         Some(other) => {
             let from = Version::parse(other).ok_or_else(|| {
@@ -44,25 +44,13 @@ pub fn express(prev: Option<&RawValue>, version: Version) -> Result<String, Fail
                     super::version::supported()
                 ))
             })?;
-            let members = Members::parse(text).map_err(|e| invalid(&e))?;
-            let mut object = members.known().map_err(|e| invalid(&e))?;
-            object.insert("cniVersion".to_owned(), version.as_str().into());
-            convert(&mut object, from.shape(), version.shape());
-            let kept = members.0.iter().filter_map(|(key, value)| {
-                if !KNOWN.contains(&key.as_str()) {
-                    return Some((key.clone(), value.get().to_owned()));
-                }
-                object.shift_remove(key).map(|value| (key.clone(), value.to_string()))
-            });
-            let kept: Vec<_> = kept.collect();
-            let new = object.iter().map(|(key, value)| (key.clone(), value.to_string()));
-            Ok(print(kept.into_iter().chain(new)))
+            let mut members = Members::parse(text).map_err(|e| invalid(&e))?;
+            members.set("cniVersion", string(version.as_str()));
+            members.convert(from.shape(), version.shape());
+            Ok(members.to_string())
         }
     }
 }
-
-/// What differs between the versions.
-const KNOWN: [&str; 6] = ["cniVersion", "interfaces", "ips", "routes", "ip4", "ip6"];
 
 /// An object's members in order, as they are written: numbers may have more digits than ours could hold. Of a repeated
 /// key the last counts.
@@ -73,12 +61,104 @@ impl Members {
         serde_json::from_str(text).map_err(|e| format!("cannot be read: {e}"))
     }
 
-    fn known(&self) -> Result<Map<String, Value>, String> {
-        let known = self.0.iter().filter(|(key, _)| KNOWN.contains(&key.as_str()));
-        let decode = |value: &RawValue| serde_json::from_str(value.get());
-        known
-            .map(|(key, value)| Ok((key.clone(), decode(value).map_err(|e| format!("has a bad {key}: {e}"))?)))
-            .collect()
+    fn get(&self, key: &str) -> Option<&RawValue> {
+        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_ref())
+    }
+
+    fn remove(&mut self, key: &str) -> Option<Box<RawValue>> {
+        let at = self.0.iter().position(|(known, _)| known == key)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// In the place of what has this key, else at the end.
+    fn set(&mut self, key: &str, value: Box<RawValue>) {
+        match self.0.iter_mut().find(|(known, _)| known == key) {
+            Some((_, known)) => *known = value,
+            None => self.0.push((key.to_owned(), value)),
+        }
+    }
+
+    /// What has this key, under another one and at the head.
+    fn rename_to_head(&mut self, key: &str, new: &str) {
+        if let Some(value) = self.remove(key) {
+            self.0.insert(0, (new.to_owned(), value));
+        }
+    }
+
+    fn take_array(&mut self, key: &str) -> Vec<Box<RawValue>> {
+        self.remove(key).and_then(|value| array(&value)).unwrap_or_default()
+    }
+
+    fn convert(&mut self, from: Shape, to: Shape) {
+        match (from, to) {
+            (Shape::Families, Shape::Families)
+            | (Shape::VersionedIps, Shape::VersionedIps)
+            | (Shape::Ips, Shape::Ips) => {}
+            (_, Shape::Families) => self.to_families(),
+            (Shape::Families, _) => {
+                self.from_families();
+                self.version_ips(to == Shape::VersionedIps);
+            }
+            (_, _) => self.version_ips(to == Shape::VersionedIps),
+        }
+    }
+
+    /// Gives every address its `version`, or takes it away.
+    fn version_ips(&mut self, versioned: bool) {
+        let Some(mut ips) = self.get("ips").and_then(array) else { return };
+        for item in &mut ips {
+            let Ok(mut ip) = Members::parse(item.get()) else { continue };
+            if !versioned {
+                ip.remove("version");
+            } else if let Some(v6) = ip.get("address").and_then(is_v6) {
+                ip.set("version", string(if v6 { "6" } else { "4" }));
+            }
+            *item = raw(ip.to_string());
+        }
+        self.set("ips", join(&ips));
+    }
+
+    fn to_families(&mut self) {
+        self.remove("interfaces");
+        let ips = self.take_array("ips");
+        let routes = self.take_array("routes");
+        for (family, v6) in [("ip4", false), ("ip6", true)] {
+            let ips = ips.iter().filter_map(|ip| Members::parse(ip.get()).ok());
+            let Some(mut ip) = ips.into_iter().find(|ip| ip.get("address").and_then(is_v6) == Some(v6)) else {
+                continue;
+            };
+            ip.remove("version");
+            ip.remove("interface");
+            ip.rename_to_head("address", "ip");
+            let of_family = |route: &Members| route.get("dst").and_then(is_v6) == Some(v6);
+            let routes = routes.iter().filter(|route| Members::parse(route.get()).is_ok_and(|route| of_family(&route)));
+            ip.set("routes", join(routes));
+            self.set(family, raw(ip.to_string()));
+        }
+    }
+
+    fn from_families(&mut self) {
+        let mut ips = Vec::new();
+        let mut routes = Vec::new();
+        for family in ["ip4", "ip6"] {
+            let Some(mut ip) = self.remove(family).and_then(|ip| Members::parse(ip.get()).ok()) else { continue };
+            routes.extend(ip.take_array("routes"));
+            ip.rename_to_head("ip", "address");
+            ips.push(raw(ip.to_string()));
+        }
+        self.set("ips", join(&ips));
+        self.set("routes", join(&routes));
+    }
+}
+
+impl fmt::Display for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (i, (key, value)) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(f, "{comma}{}:{}", json!(key), value.get())?;
+        }
+        f.write_str("}")
     }
 }
 
@@ -91,105 +171,50 @@ impl<'de> Deserialize<'de> for Members {
                 f.write_str("a JSON object")
             }
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Members, M::Error> {
-                let mut members: Vec<(String, Box<RawValue>)> = Vec::new();
-                while let Some((key, value)) = map.next_entry()? {
-                    match members.iter_mut().find(|(known, _)| *known == key) {
-                        Some((_, known)) => *known = value,
-                        None => members.push((key, value)),
-                    }
+                let mut members = Members(Vec::new());
+                while let Some((key, value)) = map.next_entry::<String, _>()? {
+                    members.set(&key, value);
                 }
-                Ok(Members(members))
+                Ok(members)
             }
         }
         deserializer.deserialize_map(Collect)
     }
 }
 
-/// One JSON object of keys and the texts of their values.
-fn print<K: AsRef<str>>(members: impl Iterator<Item = (K, String)>) -> String {
-    let members = members.map(|(key, value)| format!("{}:{value}", json!(key.as_ref())));
-    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+/// JSON that was put together of JSON.
+fn raw(json: String) -> Box<RawValue> {
+    RawValue::from_string(json).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-fn convert(object: &mut Map<String, Value>, from: Shape, to: Shape) {
-    match (from, to) {
-        (Shape::Families, Shape::Families) | (Shape::VersionedIps, Shape::VersionedIps) | (Shape::Ips, Shape::Ips) => {}
-        (_, Shape::Families) => to_families(object),
-        (Shape::Families, _) => {
-            from_families(object);
-            version_ips(object, to == Shape::VersionedIps);
-        }
-        (_, _) => version_ips(object, to == Shape::VersionedIps),
-    }
+fn string(text: &str) -> Box<RawValue> {
+    raw(json!(text).to_string())
 }
 
-/// Gives every address its `version`, or takes it away.
-fn version_ips(object: &mut Map<String, Value>, versioned: bool) {
-    let Some(ips) = object.get_mut("ips").and_then(Value::as_array_mut) else { return };
-    for ip in ips.iter_mut().filter_map(Value::as_object_mut) {
-        if !versioned {
-            ip.shift_remove("version");
-        } else if let Some(v6) = ip.get("address").and_then(is_v6) {
-            ip.insert("version".to_owned(), if v6 { "6" } else { "4" }.into());
-        }
-    }
+fn array(value: &RawValue) -> Option<Vec<Box<RawValue>>> {
+    serde_json::from_str(value.get()).ok()
 }
 
-fn to_families(object: &mut Map<String, Value>) {
-    object.shift_remove("interfaces");
-    let ips = take_array(object, "ips");
-    let routes = take_array(object, "routes");
-    for (family, v6) in [("ip4", false), ("ip6", true)] {
-        let first = ips.iter().filter_map(Value::as_object).find(|ip| ip.get("address").and_then(is_v6) == Some(v6));
-        let Some(mut ip) = first.cloned() else { continue };
-        for key in ["version", "interface"] {
-            ip.shift_remove(key);
-        }
-        if let Some(address) = ip.shift_remove("address") {
-            ip.shift_insert(0, "ip".to_owned(), address);
-        }
-        let routes = routes.iter().filter(|route| route.get("dst").and_then(is_v6) == Some(v6)).cloned();
-        ip.insert("routes".to_owned(), routes.collect());
-        object.insert(family.to_owned(), Value::Object(ip));
-    }
-}
-
-fn from_families(object: &mut Map<String, Value>) {
-    let mut ips = Vec::new();
-    let mut routes = Vec::new();
-    for family in ["ip4", "ip6"] {
-        let Some(Value::Object(mut ip)) = object.shift_remove(family) else { continue };
-        routes.extend(take_array(&mut ip, "routes"));
-        if let Some(address) = ip.shift_remove("ip") {
-            ip.shift_insert(0, "address".to_owned(), address);
-        }
-        ips.push(Value::Object(ip));
-    }
-    object.insert("ips".to_owned(), Value::Array(ips));
-    object.insert("routes".to_owned(), Value::Array(routes));
-}
-
-fn take_array(object: &mut Map<String, Value>, key: &str) -> Vec<Value> {
-    match object.shift_remove(key) {
-        Some(Value::Array(array)) => array,
-        _ => Vec::new(),
-    }
+fn join<'a>(items: impl IntoIterator<Item = &'a Box<RawValue>>) -> Box<RawValue> {
+    let items: Vec<&str> = items.into_iter().map(|item| item.get()).collect();
+    raw(format!("[{}]", items.join(",")))
 }
 
 /// Whether `10.0.0.1/24` or `fd00::1/64` is IPv6; `None` for what is no address.
-fn is_v6(address: &Value) -> Option<bool> {
-    let text = address.as_str()?;
-    let text = text.split_once('/').map_or(text, |(address, _)| address);
+fn is_v6(address: &RawValue) -> Option<bool> {
+    let text: String = serde_json::from_str(address.get()).ok()?;
+    let text = text.split_once('/').map_or(text.as_str(), |(address, _)| address);
     text.parse::<IpAddr>().ok().map(|address| address.is_ipv6())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
     use std::path::Path;
 
     fn raw(text: &str) -> Box<RawValue> {
-        RawValue::from_string(text.to_owned()).unwrap()
+        super::raw(text.to_owned())
     }
 
     #[test]
@@ -216,9 +241,11 @@ mod tests {
 
     #[test]
     fn what_nobody_knows_keeps_its_digits() {
-        let prev =
-            raw(r#"{"z":1e999,"cniVersion":"0.4.0","ips":[],"a":[1.50,123456789012345678901234567890],"z":0.10}"#);
-        let expected = r#"{"z":0.10,"cniVersion":"1.0.0","ips":[],"a":[1.50,123456789012345678901234567890]}"#;
+        let prev = raw(
+            r#"{"z":1e999,"cniVersion":"0.4.0","ips":[{"x":1e999}],"a":[1.50,123456789012345678901234567890],"z":0.10}"#,
+        );
+        let expected =
+            r#"{"z":0.10,"cniVersion":"1.0.0","ips":[{"x":1e999}],"a":[1.50,123456789012345678901234567890]}"#;
         assert_eq!(express(Some(&prev), Version::V1_0_0).unwrap(), expected);
     }
 
@@ -228,8 +255,9 @@ mod tests {
             assert_eq!(express(Some(&raw(text)), Version::V1_0_0).unwrap_err().code, code::INVALID_CONFIG, "{text}");
         }
         let deep = format!(r#"{{"cniVersion":"0.4.0","ips":{}{}}}"#, "[".repeat(400), "]".repeat(400));
-        assert!(express(Some(&raw(&deep)), Version::V1_0_0).is_err());
-        assert_eq!(express(Some(&raw(&deep)), Version::V0_4_0).unwrap(), deep);
+        for version in [Version::V0_4_0, Version::V1_0_0] {
+            assert_eq!(express(Some(&raw(&deep)), version).unwrap(), deep.replace("0.4.0", version.as_str()));
+        }
     }
 
     /// `test-fixtures/cni/results.json`: one result in every shape, and what each becomes in each of the others.

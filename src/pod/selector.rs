@@ -24,7 +24,7 @@ impl EnablementSelectors {
     /// Parses the YAML (or JSON) list `[{podSelector: …, namespaceSelector: …}]`; an empty text is an empty list. An
     /// unknown key, operator or shape is `Invalid` and names what is allowed.
     pub fn parse(text: &str) -> Result<Self> {
-        if text.trim().is_empty() {
+        if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
         let pairs: Option<Vec<RawPair>> = yaml::document(text)
