@@ -2,6 +2,7 @@
 //! namespaces and rules, the plugin as a runtime runs it, and a stand-in for ztunnel.
 
 mod alone;
+mod churn;
 mod eni;
 mod fallback;
 mod host;
@@ -16,13 +17,14 @@ mod uninstall;
 use crate::agent::{SELECTOR, has_rules, is_right, netns, rules};
 use crate::apiserver::{ApiServer, Kind};
 use crate::standin::{self, Standin};
-use crate::support::netns::PodNetns;
+use crate::support::netns::{PodNetns, run_in};
 use crate::support::node::{Agent, Node};
 use crate::support::program::{Finished, ferrule_as, finish};
 use crate::support::{FERRULE, eventually, http};
 use ferrule::agent::view::{PodStatus, Status};
 use nix::unistd::getpid;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -65,7 +67,7 @@ impl World {
         World { ztunnel: None, agent: None, server, node, flags: flags.to_vec(), conf: json!({}), _api_dir: api_dir }
     }
 
-    fn launch_agent(&mut self) {
+    fn new_agent(&self) -> Agent {
         let port = self.server.port().to_string();
         let account = self.server.service_account_dir().to_str().unwrap().to_owned();
         let environment = [
@@ -76,7 +78,11 @@ impl World {
         ];
         let ports = ["--health-port", "8000", "--monitoring-port", "15014"];
         let flags = [&["--ambient-enablement-selector", SELECTOR], ports.as_slice(), self.flags.as_slice()].concat();
-        self.agent = Some(self.node.start_agent_in(&environment, &flags));
+        self.node.start_agent_in(&environment, &flags)
+    }
+
+    fn launch_agent(&mut self) {
+        self.agent = Some(self.new_agent());
     }
 
     fn start_agent(&mut self) {
@@ -150,6 +156,14 @@ impl World {
 
     fn state(&self, name: &str) -> String {
         self.pod(name).map_or("unknown".to_owned(), |pod| format!("{:?}", pod.state).to_lowercase())
+    }
+
+    /// Addresses in the IPv4 probe set, and the uids they are entered for.
+    fn probe_set(&self) -> BTreeMap<String, String> {
+        let text = run_in(self.node.host.netns(), "ipset", &["save", "istio-inpod-probes-v4"]);
+        let entries = text.lines().filter_map(|line| line.strip_prefix("add istio-inpod-probes-v4 "));
+        let entries = entries.filter_map(|entry| entry.split_once(" comment "));
+        entries.map(|(ip, uid)| (ip.to_owned(), uid.trim_matches('"').to_owned())).collect()
     }
 
     fn annotation(&self, namespace: &str, name: &str) -> Option<String> {

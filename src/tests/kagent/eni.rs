@@ -1,7 +1,6 @@
 //! Pods of AWS with network interfaces of their own, on a namespace that plays the host of one.
 
 use super::*;
-use crate::support::netns::run_in;
 
 const IP: &str = "10.52.1.2";
 const HOST: &str = "10.52.0.1";

@@ -1,8 +1,6 @@
 //! The host's side as the agent keeps it, and what verification finds and repairs.
 
 use super::*;
-use crate::support::netns::run_in;
-use std::collections::BTreeMap;
 
 const IP: &str = "10.46.1.2";
 const QUICK: [&str; 2] = ["--verify-interval", "1s"];
@@ -10,14 +8,6 @@ const QUICK: [&str; 2] = ["--verify-interval", "1s"];
 impl World {
     fn host_rules(&self) -> String {
         run_in(self.node.host.netns(), "iptables-save", &["-t", "nat"])
-    }
-
-    /// Addresses in the IPv4 probe set, and the uids they are entered for.
-    fn probe_set(&self) -> BTreeMap<String, String> {
-        let text = run_in(self.node.host.netns(), "ipset", &["save", "istio-inpod-probes-v4"]);
-        let entries = text.lines().filter_map(|line| line.strip_prefix("add istio-inpod-probes-v4 "));
-        let entries = entries.filter_map(|entry| entry.split_once(" comment "));
-        entries.map(|(ip, uid)| (ip.to_owned(), uid.trim_matches('"').to_owned())).collect()
     }
 
     /// What verification has repaired, by kind.

@@ -4,7 +4,6 @@
 use super::alone::{make_sidecar_pod, save};
 use super::*;
 use crate::apiserver::Fault;
-use crate::support::netns::run_in;
 use crate::support::program::istio_validation;
 use ferrule::agent::view::PodState;
 

@@ -3,7 +3,6 @@
 //! is what Istio's would find of its own kind.
 
 use super::*;
-use crate::support::netns::run_in;
 use ferrule::sys::netlink::Family;
 use ferrule::zds::server::{Notice, Options, Request, Server, WorkloadInfo};
 use std::io::{Read as _, Write as _};

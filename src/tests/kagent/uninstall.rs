@@ -1,7 +1,6 @@
 //! `uninstall` on a node whose agent is gone: nothing but files and the kernel says what there is to remove.
 
 use super::*;
-use crate::support::netns::run_in;
 use crate::support::program::ferrule;
 
 const IP: &str = "10.53.1.2";

@@ -5,7 +5,9 @@ use super::program::ferrule;
 use super::{DEADLINE, FERRULE, eventually, http};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -118,6 +120,14 @@ pub struct Agent {
 impl Agent {
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Network namespaces that it has open, by inode.
+    pub fn namespaces(&self) -> BTreeSet<u64> {
+        let files = fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
+        let open = files.filter_map(|file| fs::metadata(file.ok()?.path()).ok());
+        let nsfs = fs::metadata("/proc/self/ns/net").unwrap().dev();
+        open.filter(|file| file.dev() == nsfs).map(|file| file.ino()).collect()
     }
 
     /// What it has logged so far.
