@@ -5,6 +5,8 @@
 //!   a block of kind `daemon` runs in the background from its place on;
 //! - `cluster NAME`: scripts/test-cluster, which finds it by its name;
 //! - `gate`: scripts that the gate runs.
+//!
+//! A block of text is what a command prints, and names the fixture that other tests compare it with.
 
 use crate::support::FERRULE;
 use crate::support::program::{ferrule, finish};
@@ -147,6 +149,7 @@ fn every_block_of_commands_has_somebody_who_runs_it() {
                 assert!(called, "scripts/test-cluster does not run the block {name}:\n{text}");
                 names.push((*name).to_owned());
             }
+            ["text", fixture] => assert_eq!(text, read(&format!("test-fixtures/tools/{fixture}")), "{fixture}"),
             ["sh", "gate"] => {
                 for line in text.lines() {
                     let script = line.split_whitespace().next().unwrap();

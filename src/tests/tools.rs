@@ -57,7 +57,7 @@ impl Scene {
         let scene = Scene {
             ztunnel: Some(ztunnel),
             _agent: agent,
-            pod: pod,
+            pod,
             node: {
                 node.host_root = root;
                 node
