@@ -150,10 +150,12 @@ pub fn help(args: &[OsString]) -> Result<String> {
 pub fn personality(argv: &[OsString], cni_command: bool) -> Result<(Personality, &[OsString])> {
     let (name, args) = argv.split_first().map_or((OsStr::new(""), argv), |(name, args)| (name.as_os_str(), args));
     match Path::new(name).file_name().and_then(OsStr::to_str) {
-        Some("install-cni") if args.first().is_some_and(|word| word == "version") => {
-            return Ok((Personality::Version, args));
+        Some("install-cni") => {
+            return match args.split_first() {
+                Some((word, rest)) if word == "version" => Ok((Personality::Version, rest)),
+                _ => Ok((Personality::Agent, args)),
+            };
         }
-        Some("install-cni") => return Ok((Personality::Agent, args)),
         Some("istio-cni") => return Ok((Personality::Plugin, args)),
         Some("istio-iptables") => return Ok((Personality::Iptables, args)),
         _ => {}
@@ -238,6 +240,7 @@ mod tests {
         check(&["/opt/cni/bin/istio-cni"], true, Some((Personality::Plugin, 0)));
         check(&["istio-cni", "rules"], false, Some((Personality::Plugin, 1)));
         check(&["/usr/local/bin/install-cni", "--log_as_json"], true, Some((Personality::Agent, 1)));
+        check(&["install-cni", "version"], false, Some((Personality::Version, 0)));
         check(&["ferrule", "agent", "--ambient-enabled"], true, Some((Personality::Agent, 1)));
         check(&["ferrule", "cni"], false, Some((Personality::Plugin, 0)));
         check(&["/usr/local/bin/istio-iptables", "-p", "15001"], true, Some((Personality::Iptables, 2)));
