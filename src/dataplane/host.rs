@@ -29,6 +29,8 @@ pub struct Host {
     ipv6: bool,
     /// The sets are in nf_tables: what is hoped for, until an engine says.
     native: AtomicBool,
+    /// Nothing of an earlier backend is left.
+    moved: AtomicBool,
     /// It has been said that IPv6 is wanted and cannot be had.
     said: AtomicBool,
     /// What should be in the sets: the pod's uid by address.
@@ -45,8 +47,8 @@ struct Parts {
 impl Host {
     /// Of the host whose namespace is `netns`. `native`: as the engine is going to be told. Does nothing yet.
     pub fn new(netns: Netns, settings: Settings, ipv6: bool, native: bool) -> Self {
-        let (native, said) = (AtomicBool::new(native), AtomicBool::new(false));
-        Host { netns, settings, ipv6, native, said, entries: Mutex::default() }
+        let [native, moved, said] = [native, false, false].map(AtomicBool::new);
+        Host { netns, settings, ipv6, native, moved, said, entries: Mutex::default() }
     }
 
     /// Makes the sets with their entries and puts the rule first in POSTROUTING, where that is not so already. Returns
@@ -56,8 +58,10 @@ impl Host {
         let parts = self.parts(engine)?;
         let mut differences = self.missing_entries(&parts)?;
         self.netns.enter(|| {
-            let take = |family: &Family| sets.create(*family).and_then(|()| take_over(sets, *family));
-            parts.families.iter().try_for_each(take)
+            parts.families.iter().try_for_each(|family| {
+                sets.create(*family)?;
+                if self.moved.load(Ordering::Relaxed) { Ok(()) } else { take_over(sets, *family) }
+            })
         })??;
         self.put_missing(&parts)?;
         for program in &parts.programs {
@@ -67,10 +71,11 @@ impl Host {
             }
             differences.extend(wrong);
         }
-        if sets == Sets::Nftables {
+        if sets == Sets::Nftables && !self.moved.load(Ordering::Relaxed) {
             // No rule refers to them any more.
             differences.extend(self.netns.enter(|| destroy_ipsets(&parts.families))??);
         }
+        self.moved.store(true, Ordering::Relaxed);
         Ok(differences)
     }
 
@@ -245,7 +250,7 @@ impl Host {
 
 /// Enters what is in the set of the other backend, in the calling thread's namespace.
 fn take_over(sets: Sets, family: Family) -> Result<()> {
-    let left = sets.other().left(family)?;
+    let left = sets.other().entries(family)?;
     if left.is_empty() {
         return Ok(());
     }
@@ -259,11 +264,8 @@ fn take_over(sets: Sets, family: Family) -> Result<()> {
 fn destroy_ipsets(families: &[Family]) -> Result<Vec<String>> {
     let mut gone = Vec::new();
     for &family in families {
-        match probe_set::destroy(family) {
-            Ok(true) => gone.push(format!("{} is a leftover", Sets::Ipset.name(family))),
-            // A kernel without ipset has none.
-            Err(e) if e.kind() != Kind::Unsupported && e.errno() != Some(libc::EINVAL) => return Err(e),
-            _ => {}
+        if probe_set::destroy(family)? {
+            gone.push(format!("{} is a leftover", Sets::Ipset.name(family)));
         }
     }
     Ok(gone)

@@ -102,7 +102,7 @@ pub fn remove(address: IpAddr, uid: &str) -> Result<bool> {
 pub fn entries(family: Family) -> Result<BTreeMap<IpAddr, String>> {
     let name = probe_set(family);
     match netlink::netfilter(LIST, libc::NLM_F_DUMP as u16, &request(family)) {
-        Err(e) if e.kind() == Kind::NotFound => Ok(BTreeMap::new()),
+        Err(e) if is_none(&e) => Ok(BTreeMap::new()),
         answers => decode(&answers.with_context(|| format!("list ipset {name}"))?),
     }
 }
@@ -111,7 +111,7 @@ pub fn entries(family: Family) -> Result<BTreeMap<IpAddr, String>> {
 pub fn is_there(family: Family) -> Result<bool> {
     match netlink::netfilter(LIST, libc::NLM_F_DUMP as u16, &request(family)) {
         Ok(_) => Ok(true),
-        Err(e) if e.kind() == Kind::NotFound => Ok(false),
+        Err(e) if is_none(&e) => Ok(false),
         Err(e) => Err(e.context(format_args!("list ipset {}", probe_set(family)))),
     }
 }
@@ -120,9 +120,14 @@ pub fn is_there(family: Family) -> Result<bool> {
 pub fn destroy(family: Family) -> Result<bool> {
     match send(DESTROY, libc::NLM_F_EXCL, &request(family)) {
         Ok(()) => Ok(true),
-        Err(e) if e.kind() == Kind::NotFound => Ok(false),
+        Err(e) if is_none(&e) => Ok(false),
         Err(e) => Err(e.context(format_args!("remove ipset {}", probe_set(family)))),
     }
+}
+
+/// There is no such set; or the kernel has no ipset at all (nfnetlink_rcv_msg), and so no sets.
+fn is_none(e: &Error) -> bool {
+    matches!(e.kind(), Kind::NotFound | Kind::Unsupported) || e.errno() == Some(libc::EINVAL)
 }
 
 /// Gives ipsets the names that belong to their numbers.

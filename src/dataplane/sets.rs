@@ -2,7 +2,7 @@
 
 use super::engine::Backend;
 use super::{own_set, probe_set};
-use crate::error::{Kind, Result};
+use crate::error::Result;
 use crate::rules::host::probe_set as name;
 use crate::sys::netlink::Family;
 use std::collections::BTreeMap;
@@ -72,14 +72,6 @@ impl Sets {
         match self {
             Sets::Ipset => probe_set::entries(family),
             Sets::Nftables => own_set::entries(family),
-        }
-    }
-
-    /// What an earlier backend left in the set of a family. A kernel that knows no such sets has none.
-    pub fn left(self, family: Family) -> Result<BTreeMap<IpAddr, String>> {
-        match self.entries(family) {
-            Err(e) if e.kind() == Kind::Unsupported || e.errno() == Some(libc::EINVAL) => Ok(BTreeMap::new()),
-            all => all,
         }
     }
 }
