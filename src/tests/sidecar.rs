@@ -2,6 +2,7 @@
 
 mod command;
 mod envoy;
+mod escape;
 mod invalid;
 mod reconcile;
 pub(crate) mod scene;

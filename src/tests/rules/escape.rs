@@ -2,19 +2,13 @@
 
 use super::pod::{plain, pod, sh};
 use crate::support::engine::{BACKENDS, programmer};
-use crate::support::eventually;
+use crate::support::traffic::{Flow, none_escapes};
 use ferrule::dataplane::engine::Backend;
 use ferrule::dataplane::inpod::Applied;
 use ferrule::dataplane::xtables::Variant;
 use ferrule::rules::inpod::Settings;
 use ferrule::sys::netns::Netns;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
-
-/// Where the client believes to connect to. Nobody is there: only by redirection does it get an answer.
-const SERVICE: ([u8; 4], u16) = ([10, 77, 0, 1], 80);
+use std::net::TcpListener;
 
 #[test]
 fn no_connection_escapes_while_rules_are_replaced() {
@@ -45,71 +39,7 @@ fn under_traffic(name: &str, rounds: usize, act: impl Fn(&Netns, usize)) {
     sh(&netns, "ip link add out0 type veth peer name out1; ip addr add 10.77.0.2/24 dev out0");
     sh(&netns, "ip link set out0 up; ip link set out1 up");
     act(&netns, 0);
-    let traffic = Traffic::default();
-    let proxy = netns.enter(|| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], 15001))).unwrap()).unwrap();
-    proxy.set_nonblocking(true).unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| traffic.serve(&proxy));
-        scope.spawn(|| netns.enter(|| traffic.connect()).unwrap());
-        // Ends the traffic also when this thread panics.
-        let _stop = Stop(&traffic.stop);
-        for round in 1..=rounds {
-            let before = traffic.passed.load(Ordering::Relaxed);
-            act(&netns, round);
-            eventually("connections pass", || traffic.passed.load(Ordering::Relaxed) > before + 3);
-        }
-    });
-    let (passed, escaped) = (traffic.passed.into_inner(), traffic.escaped.into_inner());
-    assert_eq!(escaped, 0, "{name}: of {passed}");
-    assert!(passed > 100, "{name}: only {passed} connections");
-}
-
-#[derive(Default)]
-struct Traffic {
-    stop: AtomicBool,
-    passed: AtomicUsize,
-    escaped: AtomicUsize,
-}
-
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Traffic {
-    /// Answers every connection with one byte.
-    fn serve(&self, proxy: &TcpListener) {
-        while !self.stop.load(Ordering::Relaxed) {
-            match proxy.accept() {
-                Ok((mut stream, _)) => drop(stream.write_all(b"p")),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
-                Err(e) => panic!("{e}"),
-            }
-        }
-    }
-
-    /// Connects again and again.
-    fn connect(&self) {
-        while !self.stop.load(Ordering::Relaxed) {
-            let answered =
-                TcpStream::connect_timeout(&SERVICE.into(), Duration::from_secs(1)).and_then(|mut stream| {
-                    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-                    stream.read_exact(&mut [0])
-                });
-            match answered {
-                Ok(()) => count(&self.passed),
-                // Every port is in use for a moment; or it was cut off by the end.
-                Err(e) if e.kind() == ErrorKind::AddrNotAvailable => {}
-                Err(_) if self.stop.load(Ordering::Relaxed) => {}
-                Err(_) => count(&self.escaped),
-            }
-        }
-    }
-}
-
-fn count(counter: &AtomicUsize) {
-    counter.fetch_add(1, Ordering::Relaxed);
+    let proxy = netns.enter(|| TcpListener::bind("0.0.0.0:15001").unwrap()).unwrap();
+    let flow = Flow { from: &netns, to: "10.77.0.1:80".parse().unwrap(), refused: false, proxy };
+    none_escapes(name, &[flow], rounds, |round| act(&netns, round));
 }

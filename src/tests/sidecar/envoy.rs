@@ -123,7 +123,7 @@ fn stream(to: SocketAddr, source: Option<(IpAddr, bool)>) -> io::Result<TcpStrea
     Ok(stream)
 }
 
-fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+pub(super) fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     let fd = open(address)?;
     setsockopt(&fd, ReuseAddr, &true)?;
     setsockopt(&fd, IpTransparent, &true)?;

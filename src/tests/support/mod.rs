@@ -6,6 +6,7 @@ pub mod http;
 pub mod netns;
 pub mod node;
 pub mod program;
+pub mod traffic;
 
 use std::time::{Duration, Instant};
 
