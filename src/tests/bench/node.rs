@@ -3,6 +3,7 @@
 
 use super::ztunnel::Ztunnel;
 use crate::standin::{self, Standin};
+use ferrule::dataplane::engine::Backend;
 use ferrule::dataplane::xtables::Variant;
 use ferrule::http::client::{Response, encode_request, exchange, read_response};
 use ferrule::rules::inpod::{Settings, rules};
@@ -95,7 +96,7 @@ impl Drop for Node {
 
 impl Node {
     /// Starts an agent that knows `pods` pods in the mesh, `pod-0` and so on, and waits until it serves.
-    pub fn start(ferrule: &Path, pods: usize, variant: Variant) -> Self {
+    pub fn start(ferrule: &Path, pods: usize, backend: Backend) -> Self {
         // In memory, as the run directory of a node is.
         let dir = tempfile::tempdir_in(MEMORY).unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -118,7 +119,11 @@ impl Node {
         ] {
             command.arg(format!("--{flag}={}", path(name).display()));
         }
-        command.env_clear().env("FORCE_IPTABLES_BINARY", variant.to_string());
+        command.env_clear();
+        match backend {
+            Backend::Iptables(variant) => command.env("FORCE_IPTABLES_BINARY", variant.to_string()),
+            Backend::Nftables => command.arg("--native-nftables"),
+        };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(path("log")).unwrap());
         let agent = host.enter(|| command.spawn().unwrap()).unwrap();
         let node = Node { agent, ferrule: ferrule.to_owned(), dir, _host: host };

@@ -3,6 +3,7 @@
 use super::node::{Node, Sandbox, plugin, timed};
 use super::pairs::{self, Medians};
 use super::{Options, Row};
+use ferrule::dataplane::engine::Backend;
 use ferrule::dataplane::xtables::Variant;
 use serde_json::json;
 use std::process::Command;
@@ -11,6 +12,8 @@ use std::time::Duration;
 /// What is measured, by a short name; each returns a row or several.
 pub const ALL: &[(&str, fn(&Options) -> Vec<Row>)] =
     &[("plugin", idle_plugin), ("rules", rules_step), ("add", whole_add), ("memory", memory), ("size", size)];
+
+const BACKENDS: [Backend; 3] = [Backend::Iptables(Variant::Nft), Backend::Iptables(Variant::Legacy), Backend::Nftables];
 
 fn ratio(name: &'static str, medians: Medians, goal: f64) -> Row {
     Row { name, value: medians.to_string(), goal: Some(goal), number: medians.ratio }
@@ -45,11 +48,15 @@ fn idle_plugin(options: &Options) -> Vec<Row> {
 
 /// From the request to the moment ztunnel is handed the pod, which is when its rules are verified.
 fn rules_step(options: &Options) -> Vec<Row> {
-    let names = ["rules step / two restores", "rules step / two restores, legacy"];
-    let rows = names.into_iter().zip(Variant::ALL).map(|(name, variant)| {
-        let (count, node) = node_for_pairs(options, variant);
+    let names = [
+        "rules step / two restores",
+        "rules step / two restores, legacy",
+        "rules step, native nf_tables / two restores",
+    ];
+    let rows = names.into_iter().zip(BACKENDS).map(|(name, backend)| {
+        let (count, node) = node_for_pairs(options, backend);
         let ztunnel = node.ztunnel();
-        let medians = beside_restores(count, variant, |n, sandbox| {
+        let medians = beside_restores(count, backend, |n, sandbox| {
             let sent = node.request(n, sandbox);
             ztunnel.next() - sent
         });
@@ -60,24 +67,32 @@ fn rules_step(options: &Options) -> Vec<Row> {
 
 /// The plugin from its start to its end, for an ambient pod; ztunnel opens its ports in it meanwhile.
 fn whole_add(options: &Options) -> Vec<Row> {
-    let names = ["ADD of an ambient pod / two restores", "ADD of an ambient pod / two restores, legacy"];
-    let rows = names.into_iter().zip(Variant::ALL).map(|(name, variant)| {
-        let (count, node) = node_for_pairs(options, variant);
+    let names = [
+        "ADD of an ambient pod / two restores",
+        "ADD of an ambient pod / two restores, legacy",
+        "ADD of an ambient pod, native nf_tables / two restores",
+    ];
+    let rows = names.into_iter().zip(BACKENDS).map(|(name, backend)| {
+        let (count, node) = node_for_pairs(options, backend);
         let _ztunnel = node.standin();
-        let medians = beside_restores(count, variant, |n, sandbox| node.plugin("ADD", n, sandbox));
+        let medians = beside_restores(count, backend, |n, sandbox| node.plugin("ADD", n, sandbox));
         ratio(name, medians, 2.0)
     });
     rows.collect()
 }
 
 /// How many pairs, and an agent that knows a pod for each.
-fn node_for_pairs(options: &Options, variant: Variant) -> (usize, Node) {
+fn node_for_pairs(options: &Options, backend: Backend) -> (usize, Node) {
     let count = count(options, 100);
-    (count, Node::start(&options.ferrule, count + pairs::WARM_UP, variant))
+    (count, Node::start(&options.ferrule, count + pairs::WARM_UP, backend))
 }
 
 /// An enrolment beside the two restores of the same rules, each in a namespace of its own.
-fn beside_restores(count: usize, variant: Variant, enrol: impl Fn(usize, &Sandbox) -> Duration) -> Medians {
+fn beside_restores(count: usize, backend: Backend, enrol: impl Fn(usize, &Sandbox) -> Duration) -> Medians {
+    let variant = match backend {
+        Backend::Iptables(variant) => variant,
+        Backend::Nftables => Variant::Nft,
+    };
     // Made before, and gone only after: making and removing namespaces keeps the kernel busy.
     let sandboxes: Vec<_> = (0..count + pairs::WARM_UP).map(|_| (Sandbox::new(), Sandbox::new())).collect();
     pairs::measure(count, |n| enrol(n, &sandboxes[n].0), |n| sandboxes[n].1.restores(variant))
@@ -85,12 +100,12 @@ fn beside_restores(count: usize, variant: Variant, enrol: impl Fn(usize, &Sandbo
 
 /// What the agent keeps resident.
 fn memory(options: &Options) -> Vec<Row> {
-    let node = Node::start(&options.ferrule, 0, Variant::Nft);
+    let node = Node::start(&options.ferrule, 0, BACKENDS[0]);
     let _ztunnel = node.ztunnel();
     let without = node.resident();
     drop(node);
     let count = if options.quick { 5 } else { 250 };
-    let node = Node::start(&options.ferrule, count, Variant::Nft);
+    let node = Node::start(&options.ferrule, count, BACKENDS[0]);
     let ztunnel = node.ztunnel();
     let sandboxes: Vec<_> = (0..count).map(|_| Sandbox::new()).collect();
     for (n, sandbox) in sandboxes.iter().enumerate() {
