@@ -12,13 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const PODS: [(&str, &str); 2] = [("client", "10.51.1.2"), ("server", "10.51.1.3")];
-const FLAGS: [&str; 5] = [
-    "--ambient-dns-capture",
-    "--ambient-ipv6",
-    "--ambient-reconcile-pod-rules-on-startup",
-    "--exclude-namespaces=kube-system",
-    "--verify-interval=1s",
-];
+const FLAGS: [&str; 4] =
+    ["--ambient-dns-capture", "--ambient-ipv6", "--exclude-namespaces=kube-system", "--verify-interval=1s"];
 /// What Istio's agent writes into the primary's chain; the run dir and the selectors are put in by the test.
 const ENTRY: &str = r#"{"ambient_enabled": true, "cni_agent_run_dir": "", "enable_ambient_detection_retry": false,
   "enablement_selectors": [], "exclude_namespaces": ["kube-system"], "name": "istio-cni", "native_nftables": false,
@@ -97,9 +92,9 @@ struct Inherited {
 }
 
 impl Inherited {
-    fn new(pod_rules: &str) -> Self {
+    fn new(pod_rules: &str, flags: &[&'static str]) -> Self {
         let root = tempfile::tempdir().unwrap();
-        let mut world = World::without_agent(&FLAGS);
+        let mut world = World::without_agent(&[&FLAGS, flags].concat());
         world.node.host_root = root.path().to_owned();
         let host = &world.node.host;
         feed(host, "ip", &["-batch", "-"], "link add br0 type bridge forward_delay 0\nlink set br0 up\n");
@@ -203,8 +198,8 @@ impl Call {
 }
 
 /// Takes over, and gives the node back; how the rules were before, under us, and after.
-fn roll_over_and_back(pod_rules: &str) -> [Vec<String>; 3] {
-    let mut node = Inherited::new(pod_rules);
+fn roll_over_and_back(pod_rules: &str, flags: &[&'static str]) -> [Vec<String>; 3] {
+    let mut node = Inherited::new(pod_rules, flags);
     node.served_by_an_agent_that_goes();
     let mut call = Call::new(&node.pods);
     call.lives();
@@ -253,19 +248,31 @@ fn roll_over_and_back(pod_rules: &str) -> [Vec<String>; 3] {
     [before, under_us, after]
 }
 
+/// What Istio's agent puts into a pod without DNS capture.
+fn rules_without_dns() -> String {
+    let (rest, _) = POD_RULES.split_once("*raw\n").unwrap();
+    rest.lines().filter(|line| !line.contains(" 53 ")).map(|line| format!("{line}\n")).collect()
+}
+
 #[test]
 fn what_is_right_stays_as_it_is_and_connections_live() {
-    let [before, under_us, after] = roll_over_and_back(POD_RULES);
+    let [before, under_us, after] = roll_over_and_back(POD_RULES, &["--ambient-reconcile-pod-rules-on-startup"]);
     assert!(before[0].contains("--to-ports 15053") && before[2].contains("ISTIO_POSTRT"), "{before:?}");
     assert_eq!(under_us, before, "the same rules");
     assert_eq!(after, before);
 }
 
 #[test]
-fn what_older_settings_left_is_brought_up_to_date_under_a_live_connection() {
-    let older: String =
-        POD_RULES.lines().filter(|line| !line.contains(" 53 ")).map(|line| format!("{line}\n")).collect();
-    let [before, under_us, after] = roll_over_and_back(&older);
+fn what_other_settings_left_is_brought_up_to_date_under_a_live_connection() {
+    let reconcile = ["--ambient-reconcile-pod-rules-on-startup"];
+    let [before, under_us, after] = roll_over_and_back(&rules_without_dns(), &reconcile);
     assert!(!before[0].contains("--to-ports 15053") && under_us[0].contains("--to-ports 15053"), "{under_us:?}");
     assert_eq!(after, under_us);
+}
+
+#[test]
+fn what_other_settings_left_stays_unless_asked_for() {
+    let [before, under_us, after] = roll_over_and_back(&rules_without_dns(), &[]);
+    assert_eq!(under_us, before);
+    assert_eq!(after, before);
 }
