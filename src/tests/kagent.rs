@@ -26,7 +26,6 @@ use nix::unistd::getpid;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -266,13 +265,8 @@ impl World {
     }
 }
 
-/// Makes a process of a pod below a host root of a test's own: its cgroup names the pod, its namespace is this one.
+/// Makes a process of a pod below a host root of a test's own.
 fn put_process(root: &Path, pid: u32, uid: &str, netns: &PodNetns) {
-    let process = root.join(format!("proc/{pid}"));
-    std::fs::create_dir_all(process.join("ns")).unwrap();
     let file = format!("/proc/{}/fd/{}", getpid(), netns.netns().as_fd().as_raw_fd());
-    symlink(file, process.join("ns/net")).unwrap();
-    let container = format!("{pid:064x}");
-    std::fs::write(process.join("cgroup"), format!("0::/kubepods/burstable/pod{uid}/{container}\n")).unwrap();
-    std::fs::write(process.join("stat"), format!("{pid} (a) S {}400 0 0\n", "0 ".repeat(18))).unwrap();
+    crate::bench::cluster::put_process(root, pid, uid, &file);
 }

@@ -1,6 +1,9 @@
 //! The measurements as a program; `scripts/bench` starts it.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr, reason = "a tool for tests")]
 
+#[path = "../apiserver/mod.rs"]
+mod apiserver;
+
 #[path = "mod.rs"]
 mod bench;
 
@@ -10,7 +13,7 @@ mod standin;
 use lexopt::{Arg, Parser, ValueExt as _};
 
 const USAGE: &str = "\
-bench --ferrule PATH [--quick] [--only plugin|rules|add|memory|size]
+bench --ferrule PATH [--quick] [--only plugin|rules|add|memory|cluster|size]
     Measures the executable PATH and prints a table: what, how much, the goal, and whether it is met.
     --quick: a few runs only, to see that everything can be measured.
     --only: one part of it.";

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "what cannot be measured must not look measured")]
 #![allow(missing_docs, reason = "read with its few callers")]
 
+pub mod cluster;
 mod node;
 mod pairs;
 mod rows;

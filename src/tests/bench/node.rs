@@ -10,7 +10,7 @@ use ferrule::rules::inpod::{Settings, rules};
 use ferrule::rules::render::restore;
 use ferrule::sys::exchange::Exchange;
 use ferrule::sys::exec::find_program;
-use ferrule::sys::netlink::{Family, set_link_up};
+use ferrule::sys::netlink::{Family, add_address, set_link_up};
 use ferrule::sys::netns::Netns;
 use ferrule::sys::unix::{Connection, SocketType};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A directory in memory.
-const MEMORY: &str = "/dev/shm";
+pub const MEMORY: &str = "/dev/shm";
 
 /// A pod's network namespace.
 pub struct Sandbox(Netns);
@@ -40,9 +40,23 @@ impl Sandbox {
         Sandbox(netns)
     }
 
+    /// With an address, as the agent expects it of a pod that runs.
+    pub fn with_address(address: Ipv4Addr) -> Self {
+        let sandbox = Sandbox::new();
+        sandbox.0.enter(|| add_address("lo", address.into(), 32).unwrap()).unwrap();
+        sandbox
+    }
+
     /// A path by which other processes reach it.
-    fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_fd().as_raw_fd())
+    pub fn path(&self) -> String {
+        netns_path(&self.0)
+    }
+
+    /// What iptables says of it.
+    pub fn saved(&self) -> String {
+        let save = |program: &str| Command::new(find_program(program).unwrap()).env_clear().output().unwrap().stdout;
+        let both = self.0.enter(|| [save("iptables-nft-save"), save("ip6tables-nft-save")].concat()).unwrap();
+        String::from_utf8(both).unwrap()
     }
 
     /// The yardstick: the rules of a pod loaded by iptables-restore, both families side by side.
@@ -79,63 +93,110 @@ impl Sandbox {
     }
 }
 
-/// A running agent, and where it is.
+/// An agent, running or about to, and where it is.
 pub struct Node {
-    agent: Child,
+    agent: Option<Child>,
     ferrule: PathBuf,
     dir: TempDir,
-    _host: Netns,
+    host: Netns,
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let _ = self.agent.kill();
-        let _ = self.agent.wait();
+        self.stop();
     }
 }
 
 impl Node {
     /// Starts an agent that knows `pods` pods in the mesh, `pod-0` and so on, and waits until it serves.
     pub fn start(ferrule: &Path, pods: usize, backend: Backend) -> Self {
+        let mut node = Node::new(ferrule);
+        let source = node.path("pods");
+        fs::create_dir(&source).unwrap();
+        for n in 0..pods {
+            fs::write(source.join(format!("{n}.json")), pod(n).to_string()).unwrap();
+        }
+        node.launch(|command| {
+            command.args(["--host-root=/", "--ambient-enablement-selector=[{}]"]);
+            command.arg(format!("--pod-source=dir:{}", source.display()));
+            match backend {
+                Backend::Iptables(variant) => command.env("FORCE_IPTABLES_BINARY", variant.to_string()),
+                Backend::Nftables => command.arg("--native-nftables"),
+            };
+        });
+        node.wait_until("the agent serves", || node.is_served());
+        node
+    }
+
+    /// Directories and a host's namespace; no agent yet.
+    pub fn new(ferrule: &Path) -> Self {
         // In memory, as the run directory of a node is.
         let dir = tempfile::tempdir_in(MEMORY).unwrap();
-        let path = |name: &str| dir.path().join(name);
-        for name in ["pods", "net.d", "bin"] {
-            fs::create_dir(path(name)).unwrap();
-        }
-        for n in 0..pods {
-            fs::write(path("pods").join(format!("{n}.json")), pod(n).to_string()).unwrap();
+        for name in ["net.d", "bin"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
         }
         let host = Netns::scratch().unwrap();
-        let mut command = Command::new(ferrule);
-        command.args(["agent", "--ambient-enabled", "--ambient-dns-capture", "--ambient-ipv6", "--host-root=/"]);
-        command.args(["--health-port=0", "--monitoring-port=0", "--ambient-enablement-selector=[{}]"]);
-        command.arg(format!("--pod-source=dir:{}", path("pods").display()));
+        host.enter(|| set_link_up("lo").unwrap()).unwrap();
+        Node { agent: None, ferrule: ferrule.to_owned(), dir, host }
+    }
+
+    /// Starts an agent that is told this besides.
+    pub fn launch(&mut self, tell: impl FnOnce(&mut Command)) {
+        let mut command = Command::new(&self.ferrule);
+        command.args(["agent", "--ambient-enabled", "--ambient-dns-capture", "--ambient-ipv6"]);
+        command.args(["--health-port=0", "--monitoring-port=0"]);
         for (flag, name) in [
             ("cni-agent-run-dir", "run"),
             ("ztunnel-uds-address", "ztunnel.sock"),
             ("mounted-cni-net-dir", "net.d"),
             ("cni-bin-dir", "bin"),
         ] {
-            command.arg(format!("--{flag}={}", path(name).display()));
+            command.arg(format!("--{flag}={}", self.path(name).display()));
         }
         command.env_clear();
-        match backend {
-            Backend::Iptables(variant) => command.env("FORCE_IPTABLES_BINARY", variant.to_string()),
-            Backend::Nftables => command.arg("--native-nftables"),
-        };
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(path("log")).unwrap());
-        let agent = host.enter(|| command.spawn().unwrap()).unwrap();
-        let node = Node { agent, ferrule: ferrule.to_owned(), dir, _host: host };
-        node.wait_until("the agent serves", || node.is_served());
-        node
+        tell(&mut command);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(self.path("log")).unwrap());
+        self.agent = Some(self.host.enter(|| command.spawn().unwrap()).unwrap());
+    }
+
+    /// Kills the agent.
+    pub fn stop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+
+    /// Runs `f` in the host's namespace.
+    pub fn on_host<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
+        self.host.enter(f).unwrap()
+    }
+
+    /// A path by which other processes reach the host's namespace.
+    pub fn host_path(&self) -> String {
+        netns_path(&self.host)
+    }
+
+    pub fn ztunnel_socket(&self) -> PathBuf {
+        self.path("ztunnel.sock")
+    }
+
+    /// Whether a ztunnel would be served.
+    pub fn has_ztunnel_socket(&self) -> bool {
+        Connection::connect(&self.ztunnel_socket(), SocketType::SeqPacket, PATIENCE).is_ok()
+    }
+
+    /// Whether the agent knows a pod of this name.
+    pub fn knows(&self, name: &str) -> bool {
+        self.ask("GET", "/status", &Value::Null)
+            .is_ok_and(|answer| String::from_utf8_lossy(&answer.body).contains(&format!("\"name\":\"{name}\"")))
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn wait_until(&self, what: &str, done: impl Fn() -> bool) {
+    pub fn wait_until(&self, what: &str, done: impl Fn() -> bool) {
         let end = Instant::now() + PATIENCE;
         while !done() {
             let log = || fs::read_to_string(self.path("log")).unwrap_or_default();
@@ -145,7 +206,7 @@ impl Node {
     }
 
     /// Nothing is installed on this node, so its agent is never ready; but it serves.
-    fn is_served(&self) -> bool {
+    pub fn is_served(&self) -> bool {
         let status = self.ask("GET", "/status", &Value::Null).map(|response| response.body).unwrap_or_default();
         let status: Value = serde_json::from_slice(&status).unwrap_or_default();
         let starting = |reason: &Value| reason.as_str().is_some_and(|reason| reason.contains("starting"));
@@ -203,10 +264,14 @@ impl Node {
 
     /// Resident memory of the agent, bytes.
     pub fn resident(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.agent.id())).unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/status", self.agent.as_ref().unwrap().id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
+}
+
+fn netns_path(netns: &Netns) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }
 
 fn address(n: usize) -> Ipv4Addr {

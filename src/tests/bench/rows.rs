@@ -1,5 +1,6 @@
 //! What is measured.
 
+use super::cluster;
 use super::node::{Node, Sandbox, plugin, timed};
 use super::pairs::{self, Medians};
 use super::{Options, Row};
@@ -10,8 +11,14 @@ use std::process::Command;
 use std::time::Duration;
 
 /// What is measured, by a short name; each returns a row or several.
-pub const ALL: &[(&str, fn(&Options) -> Vec<Row>)] =
-    &[("plugin", idle_plugin), ("rules", rules_step), ("add", whole_add), ("memory", memory), ("size", size)];
+pub const ALL: &[(&str, fn(&Options) -> Vec<Row>)] = &[
+    ("plugin", idle_plugin),
+    ("rules", rules_step),
+    ("add", whole_add),
+    ("memory", memory),
+    ("cluster", cluster::rows),
+    ("size", size),
+];
 
 const BACKENDS: [Backend; 3] = [Backend::Iptables(Variant::Nft), Backend::Iptables(Variant::Legacy), Backend::Nftables];
 
@@ -19,7 +26,7 @@ fn ratio(name: &'static str, medians: Medians, goal: f64) -> Row {
     Row { name, value: medians.to_string(), goal: Some(goal), number: medians.ratio }
 }
 
-fn megabytes(name: &'static str, bytes: u64, goal: Option<f64>) -> Row {
+pub fn megabytes(name: &'static str, bytes: u64, goal: Option<f64>) -> Row {
     let number = bytes as f64 / 1e6;
     Row { name, value: format!("{number:.2} MB"), goal, number }
 }

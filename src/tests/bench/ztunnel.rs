@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connected ztunnel; it ends with the agent.
 pub struct Ztunnel {
+    /// So many pods were in its snapshot.
+    pub snapshot: usize,
     added: Receiver<Instant>,
 }
 
@@ -25,7 +27,10 @@ impl Ztunnel {
         let connection = Connection::connect(socket, SocketType::SeqPacket, PATIENCE).unwrap();
         let hello = ZdsHello { version: Version::V1 as i32 }.encode_to_vec();
         send_with_fd(connection.as_fd(), &hello, None).unwrap();
-        while !matches!(serve(&connection), Some(Payload::SnapshotSent(_))) {}
+        let mut snapshot = 0;
+        while !matches!(serve(&connection).expect("a snapshot"), Payload::SnapshotSent(_)) {
+            snapshot += 1;
+        }
         let (sender, added) = channel();
         std::thread::spawn(move || {
             while let Some(payload) = serve(&connection) {
@@ -34,7 +39,7 @@ impl Ztunnel {
                 }
             }
         });
-        Ztunnel { added }
+        Ztunnel { snapshot, added }
     }
 
     /// When the next pod was handed over (and acknowledged).
