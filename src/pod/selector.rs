@@ -55,6 +55,12 @@ impl EnablementSelectors {
         self.0.len()
     }
 
+    /// Those labels of a namespace that have a say in whether any pair matches.
+    pub fn relevant(&self, namespace_labels: StringMap) -> StringMap {
+        let asked = |key: &str| self.0.iter().flat_map(|pair| &pair.namespace.0).any(|asks| asks.key == key);
+        namespace_labels.into_iter().filter(|(key, _)| asked(key)).collect()
+    }
+
     /// Whether there is no pair at all: then nothing matches.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -314,6 +320,23 @@ mod tests {
             "selector 1 does not: the pod has no label a (wanted: any value); selector 2 does not: the namespace's \
              label a is \"b\" (wanted: no such label); selector 3 matches",
         );
+    }
+
+    #[test]
+    fn of_a_namespace_only_what_is_asked_for_matters() {
+        let all = || labels("a=b,istio.io/dataplane-mode=ambient,team=x");
+        let check = |yaml: &str, kept: &str| {
+            let selectors = EnablementSelectors::parse(yaml).unwrap();
+            assert_eq!(selectors.relevant(all()), labels(kept), "{yaml}");
+            assert_eq!(selectors.matches(&labels("a=b"), &all()), selectors.matches(&labels("a=b"), &labels(kept)));
+        };
+        check(CHART, "istio.io/dataplane-mode=ambient");
+        check("[{podSelector: {matchLabels: {a: b}}}]", "");
+        check(
+            "[{namespaceSelector: {matchExpressions: [{key: a, operator: Exists}, {key: c, operator: Exists}]}}]",
+            "a=b",
+        );
+        check("[]", "");
     }
 
     #[test]

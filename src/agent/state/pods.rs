@@ -322,6 +322,11 @@ impl State {
     }
 
     pub(super) fn namespace_changed(&mut self, name: &str, labels: Option<StringMap>) {
+        // A cluster has thousands, with labels for everybody but us.
+        let labels = labels.map(|labels| self.config.policy.selectors.relevant(labels));
+        if self.namespaces.get(name) == labels.as_ref() {
+            return;
+        }
         match labels {
             Some(labels) => self.namespaces.insert(name.to_owned(), labels),
             None => self.namespaces.remove(name),

@@ -181,11 +181,6 @@ impl Node {
         self.path("ztunnel.sock")
     }
 
-    /// Whether a ztunnel would be served.
-    pub fn has_ztunnel_socket(&self) -> bool {
-        Connection::connect(&self.ztunnel_socket(), SocketType::SeqPacket, PATIENCE).is_ok()
-    }
-
     /// Whether the agent knows a pod of this name.
     pub fn knows(&self, name: &str) -> bool {
         self.ask("GET", "/status", &Value::Null)
