@@ -115,6 +115,8 @@ fn accept(
     lost: impl Fn(),
 ) {
     let places = Arc::new(Places::default());
+    // A thread that waits for the next connection, so that this one need not wait for a thread.
+    let mut ready = None;
     let mut trouble = Repeat::new(REMIND);
     let mut lost = Some(lost);
     let mut looked = clock::now();
@@ -138,24 +140,42 @@ fn accept(
         if !places.make_room(TURN) {
             continue;
         }
-        let started = match listener.accept(TURN) {
+        if ready.is_none() {
+            match server(serve) {
+                Ok(server) => ready = Some(server),
+                Err(e) => report(&mut trouble, name, &Err(e)),
+            }
+        }
+        let served = match listener.accept(TURN) {
             Ok(None) => continue,
-            Ok(Some(connection)) => start(&places, connection, serve),
+            Ok(Some(connection)) => match ready.take().map_or_else(|| server(serve), Ok) {
+                Ok(server) => {
+                    let connection = Arc::new(connection);
+                    let place = places.take(&connection);
+                    // It listens until it gets something.
+                    let _ = server.send((connection, place));
+                    Ok(())
+                }
+                Err(e) => Err(e),
+            },
             Err(e) => Err(e),
         };
-        report(&mut trouble, name, &started);
+        report(&mut trouble, name, &served);
     }
 }
 
-fn start(
-    places: &Arc<Places>,
-    connection: Connection,
+/// Starts a thread that serves one connection, once it is given one.
+fn server(
     serve: &Arc<impl Fn(&Connection, &dyn Fn()) + Send + Sync + 'static>,
-) -> Result<()> {
-    let connection = Arc::new(connection);
-    let place = places.take(&connection);
+) -> Result<Sender<(Arc<Connection>, Place)>> {
+    let (sender, given) = channel::<(Arc<Connection>, Place)>();
     let serve = Arc::clone(serve);
-    thread::spawn("plugin-conn", move || serve(&connection, &|| place.complete())).map(drop)
+    thread::spawn("plugin-conn", move || {
+        if let Ok((connection, place)) = given.recv() {
+            serve(&connection, &|| place.complete());
+        }
+    })?;
+    Ok(sender)
 }
 
 /// Says a trouble of the socket once while it lasts.

@@ -2,7 +2,7 @@
 //! only what differs, look again.
 
 use super::detect::{Firewall, takes_own_tables};
-use super::look::{Kernel, Scope};
+use super::look::{Kernel, Part, Scope};
 use super::own::{self, Own};
 use super::probe_set;
 use super::visit::{Ipv6, Visit, Wanted};
@@ -17,7 +17,7 @@ use crate::sys::exec::{self, Join};
 use crate::sys::file;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -70,7 +70,8 @@ pub struct Engine {
     /// Whether tables of our own can have IPv6, or why not.
     own_ipv6: OnceLock<Result<(), String>>,
     lock_dir: PathBuf,
-    references: Mutex<HashMap<Program, Arc<Reference>>>,
+    /// The newest last. A list: there are few, and to hash a program takes longer than to compare it with these.
+    references: Mutex<Vec<(Program, Arc<Reference>)>>,
 }
 
 /// What is not as it should be, one clause each.
@@ -174,15 +175,14 @@ impl Engine {
                 return Ok((Applied::AlreadyRight, survey.ahead));
             }
             let (had_ours, variants, before) = (survey.had_ours, survey.variants(), survey.ahead.clone());
-            let look_again = || visit.survey_of(wanted, &variants);
             // What is outside the tables needs no second look: the kernel has acknowledged each.
-            let written = visit.write(survey).and_then(|()| {
-                let survey = look_again()?;
+            let written = visit.write(survey, wanted).and_then(|seen| {
+                let survey = visit.survey_of(wanted, Part { variants: &variants, families: &seen.others() })?;
                 match survey.differences.as_slice() {
                     [] if !variants.iter().any(|variant| self.backend == Backend::Iptables(*variant)) => {
                         Ok((Applied::Written, before))
                     }
-                    [] => Ok((Applied::Written, survey.ahead)),
+                    [] => Ok((Applied::Written, [seen.ahead, survey.ahead].concat())),
                     wrong => Err(Error::new(format_args!("after writing, {}", wrong.join("; ")))),
                 }
             });
@@ -286,19 +286,19 @@ impl Engine {
     fn reference(&self, program: &Program) -> Result<Arc<Reference>> {
         /// Settings differ by few switches, but interface names and ranges come from pods.
         const MOST: usize = 64;
-        if let Some(known) = self.references().get(program) {
-            return Ok(known.clone());
+        if let Some((_, known)) = self.references().iter().find(|(of, _)| of == program) {
+            return Ok(Arc::clone(known));
         }
         let made = Arc::new(self.make_reference(program).context("load the rules into an empty network namespace")?);
         let mut references = self.references();
         if references.len() >= MOST {
-            references.clear();
+            references.remove(0);
         }
-        references.insert(program.clone(), made.clone());
+        references.push((program.clone(), Arc::clone(&made)));
         Ok(made)
     }
 
-    fn references(&self) -> MutexGuard<'_, HashMap<Program, Arc<Reference>>> {
+    fn references(&self) -> MutexGuard<'_, Vec<(Program, Arc<Reference>)>> {
         self.references.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -310,7 +310,7 @@ impl Engine {
                 let tables = nftables::tables(program.purpose, &program.rules);
                 let look = scratch.enter(|| {
                     own::write(&tables)?;
-                    self.kernel.look(Scope::Everything, program.purpose, &[Variant::Nft])
+                    self.kernel.look(Scope::Everything, program.purpose, Part::ALL)
                 })??;
                 let nothing = |set: &RuleSet| (set.family, Expected::nothing(set.family));
                 let own = Own::new(tables, look.own().clone())?;
@@ -333,7 +333,7 @@ impl Engine {
             for result in exec::run_all(&commands) {
                 result?;
             }
-            self.kernel.look(Scope::Everything, program.purpose, &[variant])
+            self.kernel.look(Scope::Everything, program.purpose, Part::ALL)
         })??;
         let mut reference = Reference::default();
         for set in &program.rules {

@@ -43,18 +43,20 @@ impl Kernel {
         }
     }
 
-    /// Looks at the calling thread's namespace: at the tables of these variants, and with those of nf_tables at our own.
-    pub fn look(self, scope: Scope, purpose: Purpose, variants: &[Variant]) -> Result<Look> {
+    /// Looks at a part of the calling thread's namespace.
+    pub fn look(self, scope: Scope, purpose: Purpose, part: Part<'_>) -> Result<Look> {
         let mut views = BTreeMap::new();
         let mut own = View::default();
-        if self.nft && variants.contains(&Variant::Nft) {
-            let dump = nft::dump(scope)?;
+        if self.nft && part.variants.contains(&Variant::Nft) {
+            let dump = nft::dump(scope, part.families)?;
             let decoded = nft::decode(&dump, &probe_set::name_of).context("nf_tables")?;
             views.extend(decoded.into_iter().map(|(family, view)| ((Variant::Nft, family), view)));
-            own = nft::decode_own(&dump, &owned(purpose)).context("nf_tables")?;
+            if part.has_own() {
+                own = nft::decode_own(&dump, &owned(purpose)).context("nf_tables")?;
+            }
         }
-        if variants.contains(&Variant::Legacy) {
-            for family in [Family::V4, Family::V6] {
+        if part.variants.contains(&Variant::Legacy) {
+            for &family in part.families {
                 views.insert((Variant::Legacy, family), legacy::look(family, scope)?);
             }
         }
@@ -62,7 +64,28 @@ impl Kernel {
     }
 }
 
-/// How much of a namespace is looked at.
+/// Which tables are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// Of these variants.
+    pub variants: &'a [Variant],
+    /// Of these families.
+    pub families: &'a [Family],
+}
+
+impl Part<'static> {
+    /// All there are.
+    pub const ALL: Self = Part { variants: &Variant::ALL, families: &[Family::V4, Family::V6] };
+}
+
+impl Part<'_> {
+    /// Our own tables, too, which are nf_tables' and of both families.
+    pub fn has_own(&self) -> bool {
+        self.variants.contains(&Variant::Nft) && self.families.len() == Part::ALL.families.len()
+    }
+}
+
+/// How much of a table is looked at.
 #[derive(Debug, Clone, Copy)]
 pub enum Scope {
     /// All there is.

@@ -90,18 +90,21 @@ pub struct Dump {
     pub rules: Vec<RawMessage>,
 }
 
-/// Dumps the calling thread's namespace. Makes nothing: neither tables nor chains.
-pub fn dump(scope: Scope) -> Result<Dump> {
-    let all_families = header(libc::AF_UNSPEC as u8);
+/// Dumps the calling thread's namespace: this family, or whatever there is. Makes nothing: neither tables nor chains.
+pub fn dump(scope: Scope, families: &[Family]) -> Result<Dump> {
+    let families = match families {
+        [family] => header(family_number(*family)),
+        _ => header(libc::AF_UNSPEC as u8),
+    };
     let get = |kind, payload: &[u8]| netlink::netfilter(kind, libc::NLM_F_DUMP as u16, payload);
-    let tables = get(GETTABLE, &all_families).context("dump the tables of nf_tables")?;
+    let tables = get(GETTABLE, &families).context("dump the tables of nf_tables")?;
     if tables.is_empty() {
         return Ok(Dump::default());
     }
-    let chains = get(GETCHAIN, &all_families).context("dump the chains of nf_tables")?;
+    let chains = get(GETCHAIN, &families).context("dump the chains of nf_tables")?;
     let rules_of = |payload: &[u8]| get(GETRULE, payload).context("dump the rules of nf_tables");
     let rules = match scope {
-        Scope::Everything => rules_of(&all_families)?,
+        Scope::Everything => rules_of(&families)?,
         Scope::Chains { table, chains, ours } => {
             let mut rules = Vec::new();
             for family in [Family::V4, Family::V6] {
@@ -333,7 +336,7 @@ mod tests {
             nft add table inet other";
         let dump = Netns::scratch().unwrap().enter(|| {
             assert!(std::process::Command::new("sh").args(["-ec", script]).status().unwrap().success());
-            dump(Scope::Everything).unwrap()
+            dump(Scope::Everything, &[]).unwrap()
         });
         let dump = dump.unwrap();
         let (mut now, mut then) = (decode(&dump, &|_| None).unwrap(), decode(&recorded(), &|_| None).unwrap());

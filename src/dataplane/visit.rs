@@ -2,7 +2,7 @@
 
 use super::detect::Firewall;
 use super::engine::{Backend, Reference};
-use super::look::{Kernel, Look, Scope};
+use super::look::{Kernel, Look, Part, Scope};
 use super::own::{self, Own};
 use super::xtables::Variant;
 use super::{effect, nft};
@@ -106,6 +106,21 @@ impl Survey<'_> {
     }
 }
 
+/// What was looked at while it was written, and is right.
+#[derive(Debug, Default)]
+pub struct Seen {
+    families: Vec<Family>,
+    /// As in [`Survey::ahead`].
+    pub ahead: Vec<Ahead>,
+}
+
+impl Seen {
+    /// The families that are still to be looked at.
+    pub fn others(&self) -> Vec<Family> {
+        Part::ALL.families.iter().filter(|family| !self.families.contains(family)).copied().collect()
+    }
+}
+
 /// A visit. Made inside.
 #[derive(Debug)]
 pub struct Visit<'a> {
@@ -130,24 +145,24 @@ pub struct Visit<'a> {
 impl Visit<'_> {
     /// Compares the tables with what they should be.
     pub fn survey<'w>(&self, wanted: &Wanted<'w>) -> Result<Survey<'w>> {
-        self.survey_of(wanted, &Variant::ALL)
+        self.survey_of(wanted, Part::ALL)
     }
 
-    /// The same for the tables of these variants.
-    pub fn survey_of<'w>(&self, wanted: &Wanted<'w>, variants: &[Variant]) -> Result<Survey<'w>> {
-        let look = self.kernel.look(self.scope, self.program.purpose, variants)?;
+    /// The same for a part of them.
+    pub fn survey_of<'w>(&self, wanted: &Wanted<'w>, part: Part<'_>) -> Result<Survey<'w>> {
+        let look = self.kernel.look(self.scope, self.program.purpose, part)?;
         let owned = self.program.purpose.owned();
         let mut survey = Survey::default();
         let memory = self.learn(&look, wanted)?;
         survey.stale = self.stale_routing(&memory.traces, wanted)?;
-        if variants.contains(&Variant::Nft) {
+        if part.has_own() {
             survey.own = wanted.own.plan(self.program.purpose, look.own(), self.leftovers);
             survey.had_ours = survey.own.had_ours;
             survey.differences.append(&mut survey.own.differences);
         }
-        for (&family, expected) in &wanted.families {
+        for (&family, expected) in wanted.families.iter().filter(|(family, _)| part.families.contains(family)) {
             let name = family_name(family);
-            for &variant in variants {
+            for &variant in part.variants {
                 let view = look.view(variant, family);
                 let found = memory.found(owned, &look, variant, family);
                 let had_ours = !found.is_empty() || has_chain_of(owned, view);
@@ -223,14 +238,25 @@ impl Visit<'_> {
         Ok(stale)
     }
 
-    /// Writes what differs.
-    pub fn write(&self, survey: Survey<'_>) -> Result<()> {
+    /// Writes what differs. While the program of one family is still running, what that of the other has written is
+    /// looked at.
+    pub fn write(&self, survey: Survey<'_>, wanted: &Wanted<'_>) -> Result<Seen> {
         let Survey { restores, wake, own, add, remove, elsewhere, .. } = survey;
         if self.backend == Backend::Nftables {
             own.run()?;
         }
+        let mut seen = Seen::default();
+        let is_all = wake.is_empty() && own.is_empty() && elsewhere.is_empty();
+        let look = |variant: Variant, family: Family| {
+            let part = Part { variants: &[variant], families: &[family] };
+            // What is not right yet, or cannot be told now, is looked at again with the rest.
+            if is_all && let Some(right) = self.survey_of(wanted, part).ok().filter(|s| s.differences.is_empty()) {
+                seen.families.push(family);
+                seen.ahead.extend(right.ahead);
+            }
+        };
         // The programs take a while to start.
-        let (failures, added) = self.run_while(restores, || add.iter().try_for_each(effect::add));
+        let (failures, added) = self.run_while(restores, || add.iter().try_for_each(effect::add), look);
         all_well(failures.into_iter().chain(added.err()).collect())?;
         for (family, table) in wake {
             nft::wake(family_number(family), table.as_str())?;
@@ -240,7 +266,8 @@ impl Visit<'_> {
             failures.extend(own.run().err());
         }
         failures.extend(remove.iter().filter_map(|effect| effect::remove(effect).err()));
-        all_well(failures).context("take out what is not wanted any more")
+        all_well(failures).context("take out what is not wanted any more")?;
+        Ok(seen)
     }
 
     /// Takes everything of ours out, goes on past failures. The program is an emptied one.
@@ -287,20 +314,35 @@ impl Visit<'_> {
 
     /// Runs the programs side by side; returns the failures.
     fn run(&self, restores: Vec<Restore>) -> Vec<Error> {
-        self.run_while(restores, || ()).0
+        self.run_while(restores, || (), |_, _| ()).0
     }
 
-    fn run_while<T>(&self, restores: Vec<Restore>, meanwhile: impl FnOnce() -> T) -> (Vec<Error>, T) {
+    /// The same, and does something in the meantime: once, and for each that ended well before the last.
+    fn run_while<T>(
+        &self,
+        restores: Vec<Restore>,
+        meanwhile: impl FnOnce() -> T,
+        mut ended: impl FnMut(Variant, Family),
+    ) -> (Vec<Error>, T) {
         let mut failures = Vec::new();
         let mut commands = Vec::new();
+        let mut of = Vec::new();
         for Restore { variant, family, input } in restores {
             let programs = self.firewall.programs(variant);
             match programs.and_then(|programs| programs.restore(family, input, &self.lock)) {
-                Ok(command) => commands.push(exec::Command { join: self.join.clone(), ..command }),
+                Ok(command) => {
+                    commands.push(exec::Command { join: self.join.clone(), ..command });
+                    of.push((variant, family));
+                }
                 Err(e) => failures.push(e),
             }
         }
-        let (results, done) = exec::run_all_while(&commands, meanwhile);
+        let ended = |number: usize| {
+            if let Some((variant, family)) = of.get(number) {
+                ended(*variant, *family);
+            }
+        };
+        let (results, done) = exec::run_all_while(&commands, meanwhile, ended);
         failures.extend(results.into_iter().filter_map(Result::err));
         (failures, done)
     }

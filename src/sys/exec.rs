@@ -79,11 +79,16 @@ pub fn run(command: &Command) -> Result<Output> {
 
 /// Runs programs side by side in the calling thread's namespaces and waits for all; results in the given order.
 pub fn run_all(commands: &[Command]) -> Vec<Result<Output>> {
-    run_all_while(commands, || ()).0
+    run_all_while(commands, || (), |_| ()).0
 }
 
-/// The same, and does something short on the calling thread while the programs get going.
-pub fn run_all_while<T>(commands: &[Command], meanwhile: impl FnOnce() -> T) -> (Vec<Result<Output>>, T) {
+/// The same, and does something short on the calling thread meanwhile: once while the programs get going, and when one
+/// has ended well while others still run, which is told its number.
+pub fn run_all_while<T>(
+    commands: &[Command],
+    meanwhile: impl FnOnce() -> T,
+    mut ended: impl FnMut(usize),
+) -> (Vec<Result<Output>>, T) {
     let mut running: Vec<_> = commands.iter().map(Running::start).collect();
     running.iter_mut().flatten().for_each(|process| process.input.feed());
     let done = meanwhile();
@@ -103,6 +108,17 @@ pub fn run_all_while<T>(commands: &[Command], meanwhile: impl FnOnce() -> T) -> 
                 Err(e) => process.kill(Error::new(e)),
             }
         }
+        let runs = |process: &Result<Running<'_>>| process.as_ref().is_ok_and(|process| process.end.is_none());
+        if running.iter().any(runs) {
+            for (number, process) in running.iter_mut().enumerate() {
+                if let Ok(process) = process
+                    && let Some(Ok(WaitStatus::Exited(_, 0))) = process.end
+                    && !std::mem::replace(&mut process.told, true)
+                {
+                    ended(number);
+                }
+            }
+        }
     }
     (running.into_iter().zip(commands).map(|(process, command)| process?.finish(command)).collect(), done)
 }
@@ -118,6 +134,8 @@ struct Running<'a> {
     deadline: Instant,
     /// How it ended; `Err` when we killed it, and why.
     end: Option<Result<WaitStatus>>,
+    /// That it ended well has been said.
+    told: bool,
 }
 
 impl<'a> Running<'a> {
@@ -157,6 +175,7 @@ impl<'a> Running<'a> {
             stderr: Stream::new(stderr_read),
             deadline,
             end: None,
+            told: false,
         };
         // The child's own end must be closed first, or a write to a child that closed its input would never fail.
         drop(stdin_read);
