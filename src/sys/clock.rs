@@ -8,7 +8,8 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Wall time, for log lines and timestamps shown to people.
+/// Wall time, which may jump either way: for log lines and timestamps shown to people, and for the age of files, whose
+/// times are wall time too (one in the future says nothing). Nothing else is decided by it.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub fn wall() -> SystemTime {
     SystemTime::now()

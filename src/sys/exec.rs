@@ -373,6 +373,15 @@ mod tests {
     }
 
     #[test]
+    fn who_ends_well_before_the_last_is_told() {
+        let mut told = Vec::new();
+        let commands = [sh("exit 0"), sh("sleep 0.5"), sh("exit 3"), Command { program: "/no/such".into(), ..sh("") }];
+        let (results, done) = run_all_while(&commands, || 7, |number| told.push(number));
+        assert_eq!((told, done), (vec![0], 7));
+        assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, true, false, false]);
+    }
+
+    #[test]
     fn the_deadline_kills_what_the_program_started_too() {
         let begin = clock::now();
         let (kind, text) = failure(&Command {

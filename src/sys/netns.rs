@@ -141,3 +141,44 @@ impl AsFd for Netns {
         self.fd.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::unistd::gettid;
+
+    /// The thread that a closure runs on in `netns`, which must be where it says.
+    fn inside(netns: &Netns) -> nix::unistd::Pid {
+        let (thread, here) = netns.enter(|| (gettid(), Netns::open(Path::new("/proc/thread-self/ns/net")))).unwrap();
+        assert_eq!(here.unwrap().id(), netns.id());
+        thread
+    }
+
+    #[test]
+    fn the_own_one_needs_no_thread() {
+        let (own, other) = (Netns::own().unwrap(), Netns::scratch().unwrap());
+        assert_eq!(inside(&own), gettid());
+        assert_ne!(inside(&other), gettid());
+        // Unless one is elsewhere, or on a thread that was made there.
+        other.enter(|| assert_ne!(inside(&own), gettid())).unwrap();
+        let made_inside = || thread::spawn("inside", move || inside(&own) == gettid()).unwrap().join().unwrap();
+        assert!(!other.enter(made_inside).unwrap());
+    }
+
+    #[test]
+    fn a_thread_for_one_piece_of_work_goes_itself_once() {
+        let work = || {
+            let (own, first, second) = (Netns::own().unwrap(), Netns::scratch().unwrap(), Netns::scratch().unwrap());
+            assert_eq!(inside(&own), gettid());
+            assert_eq!(inside(&first), gettid());
+            for netns in [&second, &own, &first] {
+                assert_ne!(inside(netns), gettid());
+            }
+        };
+        thread::spawn_for_one("once", work).unwrap().join().unwrap();
+        // One that is made inside is not at home to begin with.
+        let netns = Netns::scratch().unwrap();
+        let later = || thread::spawn_for_one("later", || inside(&Netns::scratch().unwrap()) == gettid());
+        assert!(!netns.enter(later).unwrap().unwrap().join().unwrap());
+    }
+}
