@@ -351,3 +351,62 @@ fn steps(target: &Target, family: Family) -> Vec<Vec<Statement>> {
     };
     vec![vec![one]]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rules as words: of IPv4, of IPv6, and both in one list, in which `4` or `6` says that it is of one family.
+    #[test]
+    fn families_are_merged_in_order() {
+        let ports = |text: &str| -> Vec<Vec<Statement>> {
+            let port = |word: &str| word.bytes().next().unwrap_or(0).into();
+            text.split_whitespace().map(|word| vec![Statement::Redirect(port(word))]).collect()
+        };
+        let check = |v4: &str, v6: &str, want: &str| {
+            let merged = merged([ports(v4), ports(v6)], true);
+            let shown = merged.iter().map(|rule| match rule.0.as_slice() {
+                [Statement::Redirect(port)] => char::from(*port as u8).to_string(),
+                [Statement::Family(Family::V4), Statement::Redirect(port)] => format!("4{}", char::from(*port as u8)),
+                [Statement::Family(Family::V6), Statement::Redirect(port)] => format!("6{}", char::from(*port as u8)),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(shown.collect::<Vec<_>>().join(" "), want, "{v4} / {v6}");
+        };
+        check("", "", "");
+        check("a b c", "a b c", "a b c");
+        check("a b c", "", "4a 4b 4c");
+        check("", "a b", "6a 6b");
+        check("a b c", "a c", "a 4b c");
+        check("a c", "a b c", "a 6b c");
+        check("x a y b", "p a q b", "4x 6p a 4y 6q b");
+        check("a b", "b a", "4a b 6a");
+        check("a a b", "a b", "a 4a b");
+        check("a x", "y a", "6y a 4x");
+    }
+
+    #[test]
+    fn what_cannot_be_said_at_once_becomes_several_rules_or_none() {
+        use ruleset::{conn_state, destination, protocol, to_port, to_ports};
+        let tcp = Protocol::Tcp;
+        let check = |matches: Vec<Match>, target: Target, want: &[&str]| {
+            let rule = ruleset::Rule::new(matches, target);
+            let said: Vec<String> =
+                translated(&rule, Family::V6).into_iter().map(|rule| Rule(rule).to_string()).collect();
+            assert_eq!(said, want, "{rule:?}");
+        };
+        let everywhere = || destination("0.0.0.0/0".parse::<IpNet>().unwrap());
+        check(vec![], Target::Return, &[" return"]);
+        check(vec![protocol(tcp), to_port(tcp, 7)], Target::Drop, &[" tcp dport 7 drop"]);
+        check(vec![protocol(tcp), !to_ports(tcp, [7, 8])], Target::Drop, &[" tcp dport != 7 tcp dport != 8 drop"]);
+        check(vec![to_ports(tcp, [7, 8])], Target::Accept, &[" tcp dport 7 accept", " tcp dport 8 accept"]);
+        check(vec![everywhere()], Target::Accept, &[" meta nfproto ipv4 accept"]);
+        check(vec![!everywhere(), protocol(tcp)], Target::Accept, &[]);
+        let invalid = vec![conn_state([ConnState::Invalid])];
+        check(invalid, Target::Jump("ISTIO_DROP"), &[" meta l4proto tcp ct state invalid jump istio-drop"]);
+        let whole = Mark { value: 5, mask: u32::MAX };
+        let tproxy = Target::Tproxy { port: 9, mark: whole };
+        let taken = " meta l4proto tcp tproxy ip6 to :9 meta mark set 0x5 accept";
+        check(vec![protocol(tcp)], tproxy, &[taken, " meta l4proto tcp drop"]);
+    }
+}

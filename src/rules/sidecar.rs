@@ -538,7 +538,7 @@ fn family_of(ip: IpAddr) -> Family {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::render;
+    use crate::rules::{nftables, render};
 
     fn check(name: &str, settings: &Settings, family: Family, want: &str) {
         assert_eq!(render::restore(&rules(settings, family)), want, "{name}");
@@ -572,6 +572,9 @@ mod tests {
         check("basic", &all(), Family::V4, include_str!("../../test-fixtures/rules/sidecar-basic.v4"));
         check("everything", &everything, Family::V4, include_str!("../../test-fixtures/rules/sidecar-everything.v4"));
         check("everything", &everything, Family::V6, include_str!("../../test-fixtures/rules/sidecar-everything.v6"));
+        let native = nftables::tables(Purpose::Sidecar, &[Family::V4, Family::V6].map(|f| rules(&everything, f)));
+        let want = include_str!("../../test-fixtures/rules/sidecar-everything.nft");
+        assert_eq!(nftables::text::script(&native), want);
     }
 
     #[test]
