@@ -15,10 +15,10 @@ mod process;
 mod server;
 
 use super::columns::Colour;
-use super::page::Page;
+use super::page::{JSON, Page};
 use crate::config::doctor::Options;
-use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
-use crate::config::{Config, table, value};
+use crate::config::option::{Variables, fill, specs};
+use crate::config::{Config, table};
 use crate::error::Result;
 use crate::sys::thread;
 use finding::Finding;
@@ -30,20 +30,6 @@ const ABOUT: &str = "Checks the node, one line each, with a remedy where somethi
                      modules, the packet filter, the CNI configuration and its chain, the plugin, the agent and its \
                      sockets, ztunnel, the API server. Nothing is changed. The other options mean what they mean to the \
                      agent; give those that the agent was given. Exit code 1 when a check fails; warnings are none.";
-
-const JSON: &[Row<bool>] = &[Row {
-    spec: Spec {
-        name: Name::FlagOnly("json"),
-        takes: Takes::Switch,
-        default: "",
-        section: Section::Command,
-        help: "Print JSON, on one line.",
-    },
-    set: |json, value| {
-        *json = value::boolean(value)?;
-        Ok(())
-    },
-}];
 
 /// What was asked for.
 #[derive(Debug)]
@@ -110,7 +96,7 @@ impl Doctor {
 }
 
 fn stuck(check: &str) -> Finding {
-    Finding::fail(check, "the check itself failed", "please report it, with what was printed before this")
+    Finding::fail(check, &"the check itself failed", &"please report it, with what was printed before this")
 }
 
 /// The options of a node whose agent was given these flags.

@@ -1,12 +1,12 @@
 //! `explain`: why a pod is in the mesh or not, question by question, and where it stands.
 
 use super::columns::{Colour, Tone, cell, columns, duration, painted};
-use super::page::Page;
+use super::page::{JSON, Page};
 use super::{running, status};
 use crate::agent::view::{Explained, PodStatus};
 use crate::config::Config;
-use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
-use crate::config::{table, value};
+use crate::config::option::{Takes, Variables, fill, specs};
+use crate::config::table;
 use crate::error::{Error, Kind, Result};
 use crate::invalid;
 use crate::pod::decision::{Action, Step};
@@ -21,20 +21,6 @@ const ABOUT: &str = "Walks the decision about a pod question by question, with t
                      tells where the pod stands. POD_FILE is JSON or YAML and may hold the pod's Namespace too; the \
                      options then mean what they mean to the agent. Exit code 1 when there is no such pod, 3 when no \
                      agent answers.";
-
-const JSON: &[Row<bool>] = &[Row {
-    spec: Spec {
-        name: Name::FlagOnly("json"),
-        takes: Takes::Switch,
-        default: "",
-        section: Section::Command,
-        help: "Print JSON, on one line.",
-    },
-    set: |json, value| {
-        *json = value::boolean(value)?;
-        Ok(())
-    },
-}];
 
 /// What was asked for.
 #[derive(Debug)]

@@ -2,9 +2,25 @@
 //! the man page and its completion are made.
 
 use super::nearest;
-use crate::config::option::{Flags, Section, Spec, Takes};
+use crate::config::option::{Flags, Name, Row, Section, Spec, Takes};
+use crate::config::value;
 use crate::error::{Error, Kind, Result};
 use std::ffi::OsString;
+
+/// The option of commands that print for people or for scripts.
+pub const JSON: &[Row<bool>] = &[Row {
+    spec: Spec {
+        name: Name::FlagOnly("json"),
+        takes: Takes::Switch,
+        default: "",
+        section: Section::Command,
+        help: "Print JSON, on one line.",
+    },
+    set: |json, value| {
+        *json = value::boolean(value)?;
+        Ok(())
+    },
+}];
 
 /// A command as people see it.
 #[derive(Debug)]

@@ -52,22 +52,26 @@ impl Socket {
         const CHECK: &str = "socket";
         let path = path.display();
         match self {
-            Socket::Missing => {
-                Finding::fail(CHECK, format!("{path} is missing"), format!("{maker} makes it: is it running?"))
-            }
-            Socket::Other => {
-                Finding::fail(CHECK, format!("{path} is no socket"), format!("remove it and restart {maker}"))
-            }
+            Socket::Missing => Finding::fail(
+                CHECK,
+                &format_args!("{path} is missing"),
+                &format_args!("{maker} makes it: is it running?"),
+            ),
+            Socket::Other => Finding::fail(
+                CHECK,
+                &format_args!("{path} is no socket"),
+                &format_args!("remove it and restart {maker}"),
+            ),
             Socket::There { refuses: Some(why), .. } => {
-                Finding::fail(CHECK, why, format!("nobody serves {path}: is {maker} running?"))
+                Finding::fail(CHECK, &why, &format_args!("nobody serves {path}: is {maker} running?"))
             }
             Socket::There { uid: 0, mode, .. } if mode & 0o077 == 0 => {
-                Finding::ok(CHECK, format!("{path}, root's, mode {mode:04o}"))
+                Finding::ok(CHECK, &format_args!("{path}, root's, mode {mode:04o}"))
             }
             Socket::There { uid, mode, .. } => Finding::fail(
                 CHECK,
-                format!("{path} belongs to uid {uid} with mode {mode:04o}, not to root alone"),
-                format!("another program made or changed it: find out which, and restart {maker}"),
+                &format_args!("{path} belongs to uid {uid} with mode {mode:04o}, not to root alone"),
+                &format_args!("another program made or changed it: find out which, and restart {maker}"),
             ),
         }
     }
@@ -105,7 +109,7 @@ impl Facts {
         }
         match &self.status {
             Ok(status) => findings.extend(said(status, &options.ztunnel_socket)),
-            Err(e) => findings.push(Finding::fail("agent", e, "until one does, pods of the mesh do not start")),
+            Err(e) => findings.push(Finding::fail("agent", &e, &"until one does, pods of the mesh do not start")),
         }
         findings
     }
@@ -116,16 +120,16 @@ impl Facts {
         match self.run_dir {
             None => {
                 let remedy = "start the agent, or name its directory with --cni-agent-run-dir";
-                Finding::fail(CHECK, format!("{path} is missing"), remedy)
+                Finding::fail(CHECK, &format_args!("{path} is missing"), &remedy)
             }
             Some((_, _, false)) => {
-                Finding::fail(CHECK, format!("{path} cannot be written"), "is it read-only, or are we not root?")
+                Finding::fail(CHECK, &format_args!("{path} cannot be written"), &"is it read-only, or are we not root?")
             }
             Some((uid, mode, true)) if uid != 0 || mode & 0o022 != 0 => {
                 let finding = format!("{path} belongs to uid {uid} with mode {mode:04o}: others may put sockets there");
-                Finding::warn(CHECK, finding, "chown root and chmod 0755 it")
+                Finding::warn(CHECK, &finding, &"chown root and chmod 0755 it")
             }
-            Some(_) => Finding::ok(CHECK, path.to_string()),
+            Some(_) => Finding::ok(CHECK, &path),
         }
     }
 }
@@ -135,38 +139,42 @@ fn said(status: &Status, socket: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     let ours = env!("CARGO_PKG_VERSION");
     if status.version == ours {
-        findings.push(Finding::ok("version", format!("agent and this executable are {ours}")));
+        findings.push(Finding::ok("version", &format_args!("agent and this executable are {ours}")));
     } else {
         let finding = format!("the agent is {}, this executable is {ours}", status.version);
-        findings.push(Finding::warn("version", finding, "examine the node with the agent's own executable"));
+        findings.push(Finding::warn("version", &finding, &"examine the node with the agent's own executable"));
     }
     if status.ready {
-        findings.push(Finding::ok("agent", "ready"));
+        findings.push(Finding::ok("agent", &"ready"));
     }
     for reason in &status.reasons {
-        findings.push(Finding::fail("agent", format!("not ready: {reason}"), "its log says more"));
+        findings.push(Finding::fail("agent", &format_args!("not ready: {reason}"), &"its log says more"));
     }
     findings.push(match (status.ambient, status.ztunnels.len()) {
-        (false, _) => Finding::ok("ztunnel", "not needed: ambient mode is off"),
+        (false, _) => Finding::ok("ztunnel", &"not needed: ambient mode is off"),
         (true, 0) => {
             let remedy = "is the ztunnel pod running on this node, and does it have the same directory mounted?";
-            Finding::fail("ztunnel", format!("none is connected on {}", socket.display()), remedy)
+            Finding::fail("ztunnel", &format_args!("none is connected on {}", socket.display()), &remedy)
         }
-        (true, n) => Finding::ok("ztunnel", format!("{n} connected")),
+        (true, n) => Finding::ok("ztunnel", &format_args!("{n} connected")),
     });
     let remedy = "ferrule explain NAMESPACE/NAME says where it stands";
     let (lost, rest): (Vec<_>, Vec<_>) = status.pods.iter().partition(|pod| pod.state == PodState::Lost);
     let (settled, moving): (Vec<_>, Vec<_>) =
         rest.into_iter().partition(|pod| matches!(pod.state, PodState::None | PodState::Enrolled));
     if !lost.is_empty() {
-        findings.push(Finding::fail("pods", format!("should be in the mesh and are not: {}", named(&lost)), remedy));
+        findings.push(Finding::fail(
+            "pods",
+            &format_args!("should be in the mesh and are not: {}", named(&lost)),
+            &remedy,
+        ));
     }
     if !moving.is_empty() {
-        findings.push(Finding::warn("pods", format!("on their way: {}", named(&moving)), remedy));
+        findings.push(Finding::warn("pods", &format_args!("on their way: {}", named(&moving)), &remedy));
     }
     let enrolled = settled.iter().filter(|pod| pod.state == PodState::Enrolled).count();
     if lost.is_empty() && moving.is_empty() {
-        findings.push(Finding::ok("pods", format!("{enrolled} of {} are in the mesh", status.pods.len())));
+        findings.push(Finding::ok("pods", &format_args!("{enrolled} of {} are in the mesh", status.pods.len())));
     }
     findings
 }

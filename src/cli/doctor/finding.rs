@@ -2,6 +2,7 @@
 
 use crate::cli::columns::{Colour, Tone, cell, columns, painted};
 use serde::Serialize;
+use std::fmt::Display;
 
 /// How serious it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -29,16 +30,21 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn ok(check: &str, finding: impl Into<String>) -> Self {
-        Finding { check: check.to_owned(), result: Grade::Ok, finding: finding.into(), remedy: None }
+    pub(super) fn ok(check: &str, finding: &dyn Display) -> Self {
+        Self::new(check, Grade::Ok, finding, None)
     }
 
-    pub(super) fn warn(check: &str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Finding { result: Grade::Warn, remedy: Some(remedy.into()), ..Self::ok(check, finding) }
+    pub(super) fn warn(check: &str, finding: &dyn Display, remedy: &dyn Display) -> Self {
+        Self::new(check, Grade::Warn, finding, Some(remedy))
     }
 
-    pub(super) fn fail(check: &str, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Finding { result: Grade::Fail, remedy: Some(remedy.into()), ..Self::ok(check, finding) }
+    pub(super) fn fail(check: &str, finding: &dyn Display, remedy: &dyn Display) -> Self {
+        Self::new(check, Grade::Fail, finding, Some(remedy))
+    }
+
+    fn new(check: &str, result: Grade, finding: &dyn Display, remedy: Option<&dyn Display>) -> Self {
+        let (check, remedy) = (check.to_owned(), remedy.map(ToString::to_string));
+        Finding { check, result, finding: finding.to_string(), remedy }
     }
 }
 
@@ -92,23 +98,23 @@ mod tests {
     #[test]
     fn a_line_each_and_the_same_as_json() {
         let report = Report(vec![
-            Finding::ok("capabilities", "CAP_DAC_OVERRIDE, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_PTRACE, CAP_SYS_ADMIN"),
+            Finding::ok("capabilities", &"CAP_DAC_OVERRIDE, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_PTRACE, CAP_SYS_ADMIN"),
             Finding::warn(
                 "kernel modules",
-                "xt_TPROXY is missing, needed for sidecars\nwith TPROXY",
-                "load it on the host (modprobe xt_TPROXY), or use a kernel that has it",
+                &"xt_TPROXY is missing, needed for sidecars\nwith TPROXY",
+                &"load it on the host (modprobe xt_TPROXY), or use a kernel that has it",
             ),
             Finding::fail(
                 "plugin",
-                "/host/opt/cni/bin/istio-cni is missing",
-                "K3s has plugins in /var/lib/rancher/k3s/data/cni: name it with --cni-bin-dir",
+                &"/host/opt/cni/bin/istio-cni is missing",
+                &"K3s has plugins in /var/lib/rancher/k3s/data/cni: name it with --cni-bin-dir",
             ),
         ]);
         assert_eq!(report.text(Colour::Off), include_str!("../../../test-fixtures/tools/doctor.txt"));
         assert!(!report.is_healthy());
         assert!(Report(report.0[..2].to_vec()).is_healthy());
         assert_eq!(
-            Report(vec![Finding::ok("agent", "ready")]).json(),
+            Report(vec![Finding::ok("agent", &"ready")]).json(),
             "{\"healthy\":true,\"checks\":[{\"check\":\"agent\",\"result\":\"ok\",\"finding\":\"ready\",\"remedy\":null}]}\n"
         );
     }

@@ -36,16 +36,16 @@ impl Facts {
             Ok(chosen) => chosen,
             Err(e) => {
                 let remedy = "the agent needs iptables where it runs: use an image or a host that has it, as root";
-                return vec![Finding::fail(CHECK, e, remedy)];
+                return vec![Finding::fail(CHECK, &e, &remedy)];
             }
         };
         let names: Vec<&str> = working.iter().map(|(_, name)| name.as_str()).collect();
         let mut findings = match backend {
-            Backend::Nftables => vec![Finding::ok(CHECK, "nf_tables, natively")],
+            Backend::Nftables => vec![Finding::ok(CHECK, &"nf_tables, natively")],
             Backend::Iptables(_) if options.native_nftables => vec![Finding::warn(
                 CHECK,
-                format!("nf_tables cannot be used natively (--native-nftables); {} is used", names.join(", ")),
-                "load the kernel module nf_tables on the host (modprobe nf_tables)",
+                &format_args!("nf_tables cannot be used natively (--native-nftables); {} is used", names.join(", ")),
+                &"load the kernel module nf_tables on the host (modprobe nf_tables)",
             )],
             Backend::Iptables(variant) => {
                 let (used, others): (Vec<_>, Vec<_>) = working.iter().partition(|(found, _)| found == variant);
@@ -53,12 +53,12 @@ impl Facts {
                 for (_, name) in others {
                     text += &format!("; {name} works, too");
                 }
-                vec![Finding::ok(CHECK, text)]
+                vec![Finding::ok(CHECK, &text)]
             }
         };
         if let (true, Err(e)) = (options.ipv6, ipv6) {
             let remedy = "load ip6_tables and ip6table_nat, or nf_tables, on the host; or unset --ambient-ipv6";
-            findings.push(Finding::fail(CHECK, e, remedy));
+            findings.push(Finding::fail(CHECK, &e, &remedy));
         }
         if *backend == Backend::Nftables {
             return findings;
@@ -70,7 +70,7 @@ impl Facts {
             let of_it = |text: &&String| text.starts_with(&name) || text.starts_with("iptables: ");
             let why = broken.iter().find(of_it).map_or_else(|| format!("{name} is not installed"), Clone::clone);
             let remedy = format!("install {name} unless no rules of it are on this node");
-            findings.push(Finding::warn(CHECK, why, remedy));
+            findings.push(Finding::warn(CHECK, &why, &remedy));
         }
         findings
     }

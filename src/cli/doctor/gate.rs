@@ -15,7 +15,7 @@ pub(super) fn judge(
     const CHECK: &str = "status gate";
     const REMEDY: &str = "unset --cni-status-gate, or run both on the host's network (hostNetwork: true)";
     if !installed && !options.install.entry.status_gate {
-        return vec![Finding::ok(CHECK, "off")];
+        return vec![Finding::ok(CHECK, &"off")];
     }
     let mut off = Vec::new();
     if options.switch_to_host_ns {
@@ -30,13 +30,13 @@ pub(super) fn judge(
     if !off.is_empty() {
         let danger = "a kubelet whose network is not ready does not start them, and this one never gets ready again";
         let finding = format!("on, and refused: not on the host's network: {}; {danger}", off.join(", "));
-        return vec![Finding::fail(CHECK, finding, REMEDY)];
+        return vec![Finding::fail(CHECK, &finding, &REMEDY)];
     }
     if agents.is_empty() || ztunnels.is_empty() && options.ambient {
         let finding = "on, and it cannot be seen here whether agent and ztunnel are on the host's network";
-        return vec![Finding::warn(CHECK, finding, REMEDY)];
+        return vec![Finding::warn(CHECK, &finding, &REMEDY)];
     }
-    vec![Finding::ok(CHECK, "on; agent and ztunnel are on the host's network")]
+    vec![Finding::ok(CHECK, &"on; agent and ztunnel are on the host's network")]
 }
 
 /// The pods whose names begin so, and whether they are on the host's network.

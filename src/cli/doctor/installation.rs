@@ -92,7 +92,7 @@ impl Facts {
         let dir = install.net_dir.display();
         let listing = match &self.listing {
             Ok(listing) => listing,
-            Err(e) => return vec![Finding::fail(CHECK, e, "is the conf dir mounted, and may we read it?")],
+            Err(e) => return vec![Finding::fail(CHECK, &e, &"is the conf dir mounted, and may we read it?")],
         };
         let names = self.conf_names.as_deref().unwrap_or_default();
         let hidden = names.iter().find(|name| name.ends_with(".cilium_bak"));
@@ -108,10 +108,14 @@ impl Facts {
                           (--mounted-cni-net-dir)?"
                         .to_owned(),
                 };
-                findings.push(Finding::fail(CHECK, format!("{dir}{there}: {reason}"), remedy));
+                findings.push(Finding::fail(CHECK, &format_args!("{dir}{there}: {reason}"), &remedy));
             }
             State::Unsettled => {
-                findings.push(Finding::warn(CHECK, format!("{dir}: a file is just being written"), "look again"));
+                findings.push(Finding::warn(
+                    CHECK,
+                    &format_args!("{dir}: a file is just being written"),
+                    &"look again",
+                ));
             }
             State::Installed { primary, types } => {
                 let file = match &install.mode {
@@ -123,12 +127,12 @@ impl Facts {
                 findings.extend(self.chain(types, options));
                 if let Some(hidden) = hidden {
                     let finding = format!("{hidden}: Cilium renames the configurations of others");
-                    findings.push(Finding::warn(CHECK, finding, "set cni.exclusive=false for Cilium"));
+                    findings.push(Finding::warn(CHECK, &finding, &"set cni.exclusive=false for Cilium"));
                 }
             }
         }
         for (name, remark) in &plan.warnings {
-            findings.push(Finding::warn(CHECK, format!("{name}: {remark}"), "repair or remove it"));
+            findings.push(Finding::warn(CHECK, &format_args!("{name}: {remark}"), &"repair or remove it"));
         }
         findings
     }
@@ -153,19 +157,19 @@ impl Facts {
                     Some((writer, end)) => format!("{PUTS_IT_THERE}; if it does not stay, {writer} is why: {end}"),
                     None => PUTS_IT_THERE.to_owned(),
                 };
-                Finding::fail(CHECK, format!("{path} does not name {PLUGIN}"), remedy)
+                Finding::fail(CHECK, &format_args!("{path} does not name {PLUGIN}"), &remedy)
             }
-            1 if right => Finding::ok(CHECK, format!("once, in {path} ({})", chain())),
+            1 if right => Finding::ok(CHECK, &format_args!("once, in {path} ({})", chain())),
             1 if conf.as_ref().is_some_and(|conf| conf.types().first() == Some(&PLUGIN) && conf.has_others()) => {
                 let finding = format!("{path} names {PLUGIN} before the plugin that gives the pod its address");
-                Finding::fail(CHECK, finding, PUTS_IT_RIGHT)
+                Finding::fail(CHECK, &finding, &PUTS_IT_RIGHT)
             }
             1 => {
                 let remedy = "give doctor the options of the agent; if they are the same, restart the agent";
                 let finding = format!("once, in {path}, with other content than these options ask for");
-                Finding::warn(CHECK, finding, remedy)
+                Finding::warn(CHECK, &finding, &remedy)
             }
-            n => Finding::fail(CHECK, format!("{path} names {PLUGIN} {n} times"), PUTS_IT_RIGHT),
+            n => Finding::fail(CHECK, &format_args!("{path} names {PLUGIN} {n} times"), &PUTS_IT_RIGHT),
         }
     }
 
@@ -182,11 +186,11 @@ impl Facts {
         for (name, conf) in confs {
             if conf.has_ours() {
                 let finding = format!("{name} names {PLUGIN}, too: pods of that network are handled twice");
-                findings.push(Finding::fail(CHECK, finding, PUTS_IT_RIGHT));
+                findings.push(Finding::fail(CHECK, &finding, &PUTS_IT_RIGHT));
             } else if name.as_str() < file && !standalone {
                 let finding = format!("{name} sorts before {file}: the runtime uses it, without our plugin");
                 let remedy = "name it with --cni-conf-name, or remove it";
-                findings.push(Finding::fail(CHECK, finding, remedy));
+                findings.push(Finding::fail(CHECK, &finding, &remedy));
             }
         }
         findings
@@ -204,11 +208,11 @@ impl Facts {
         }
         let finding = format!("{dir} does not have {}, which the chain names", missing.join(", "));
         Some(match self.other_place(false, options) {
-            Some(place) => Finding::fail(CHECK, finding, format!("{place}: name it with --cni-bin-dir")),
+            Some(place) => Finding::fail(CHECK, &finding, &format_args!("{place}: name it with --cni-bin-dir")),
             None => Finding::warn(
                 CHECK,
-                finding,
-                "is this the directory that the runtime runs plugins from (--cni-bin-dir)?",
+                &finding,
+                &"is this the directory that the runtime runs plugins from (--cni-bin-dir)?",
             ),
         })
     }
@@ -234,15 +238,19 @@ impl Facts {
         let path = path.display();
         let place = || self.other_place(false, options).filter(|_| self.has_no_plugins());
         Some(match &self.plugin {
-            Plugin::Ours => Finding::ok(CHECK, format!("{path} is this executable, {}", env!("CARGO_PKG_VERSION"))),
+            Plugin::Ours => {
+                Finding::ok(CHECK, &format_args!("{path} is this executable, {}", env!("CARGO_PKG_VERSION")))
+            }
             Plugin::Missing => {
                 let remedy = place()
                     .map_or_else(|| PUTS_IT_THERE.to_owned(), |place| format!("{place}: name it with --cni-bin-dir"));
-                Finding::fail(CHECK, format!("{path} is missing"), remedy)
+                Finding::fail(CHECK, &format_args!("{path} is missing"), &remedy)
             }
-            Plugin::Other(about) => Finding::fail(CHECK, format!("{path} is another one ({about})"), PUTS_IT_RIGHT),
-            Plugin::NotExecutable => Finding::fail(CHECK, format!("{path} is not executable"), PUTS_IT_RIGHT),
-            Plugin::Unreadable(e) => Finding::fail(CHECK, e, "run doctor as root"),
+            Plugin::Other(about) => {
+                Finding::fail(CHECK, &format_args!("{path} is another one ({about})"), &PUTS_IT_RIGHT)
+            }
+            Plugin::NotExecutable => Finding::fail(CHECK, &format_args!("{path} is not executable"), &PUTS_IT_RIGHT),
+            Plugin::Unreadable(e) => Finding::fail(CHECK, &e, &"run doctor as root"),
         })
     }
 
@@ -255,19 +263,19 @@ impl Facts {
         let path = options.install.run_dir.join(kubeconfig::FILE);
         let path = path.display();
         match (&options.install.kubeconfig, self.kubeconfig) {
-            (None, None) => Finding::ok(CHECK, "none is needed"),
+            (None, None) => Finding::ok(CHECK, &"none is needed"),
             (Some(_), None) => Finding::fail(
                 CHECK,
-                format!("{path} is missing: without the agent, no pod can be decided about"),
-                PUTS_IT_THERE,
+                &format_args!("{path} is missing: without the agent, no pod can be decided about"),
+                &PUTS_IT_THERE,
             ),
             (wanted, Some((mode, owner))) => {
                 let allowed = wanted.as_ref().map_or(0o600, |wanted| wanted.mode);
                 if owner == 0 && mode & !allowed == 0 {
-                    return Finding::ok(CHECK, format!("{path}, mode {mode:04o}"));
+                    return Finding::ok(CHECK, &format_args!("{path}, mode {mode:04o}"));
                 }
                 let finding = format!("{path} belongs to uid {owner} with mode {mode:04o}: it is a credential");
-                Finding::warn(CHECK, finding, format!("chown root and chmod {allowed:04o} it"))
+                Finding::warn(CHECK, &finding, &format_args!("chown root and chmod {allowed:04o} it"))
             }
         }
     }

@@ -40,31 +40,31 @@ impl Facts {
         let mut findings = self.extensions(options);
         match &self.set {
             Ok(()) if options.native_nftables => {}
-            Ok(()) => findings.push(Finding::ok("ip_set", "sets of type hash:ip with comments can be made")),
+            Ok(()) => findings.push(Finding::ok("ip_set", &"sets of type hash:ip with comments can be made")),
             Err(e) => {
                 let remedy = "load it on the host (modprobe ip_set_hash_ip)";
                 let found = if options.ambient { Finding::fail } else { Finding::warn };
-                findings.push(found("ip_set", e.clone(), remedy.to_owned()));
+                findings.push(found("ip_set", e, &remedy));
             }
         }
         findings.push(match (self.ipv6_off, options.ipv6) {
-            (Some(false), true) => Finding::ok("IPv6", "on, and programmed"),
+            (Some(false), true) => Finding::ok("IPv6", &"on, and programmed"),
             (Some(false), false) => Finding::warn(
                 "IPv6",
-                "the kernel has it, and pods' IPv6 traffic is not redirected",
-                "set --ambient-ipv6 unless no pod has an IPv6 address",
+                &"the kernel has it, and pods' IPv6 traffic is not redirected",
+                &"set --ambient-ipv6 unless no pod has an IPv6 address",
             ),
-            (_, true) => Finding::warn("IPv6", "asked for, and the kernel has none", "unset --ambient-ipv6"),
-            (_, false) => Finding::ok("IPv6", "off"),
+            (_, true) => Finding::warn("IPv6", &"asked for, and the kernel has none", &"unset --ambient-ipv6"),
+            (_, false) => Finding::ok("IPv6", &"off"),
         });
         let [instances, watches] = self.limits.map(|limit| limit.map_or("unknown".to_owned(), |n| n.to_string()));
         let limits = format!("at most {instances} instances and {watches} watches a user");
         findings.push(match &self.inotify {
-            Ok(()) => Finding::ok("inotify", limits),
+            Ok(()) => Finding::ok("inotify", &limits),
             Err(e) => Finding::warn(
                 "inotify",
-                format!("{e}; {limits}: the agent looks every 5 s instead"),
-                "raise fs.inotify.max_user_instances on the host",
+                &format_args!("{e}; {limits}: the agent looks every 5 s instead"),
+                &"raise fs.inotify.max_user_instances on the host",
             ),
         });
         findings
@@ -83,17 +83,17 @@ impl Facts {
                 (Presence::Missing, need) => {
                     let needed = *need == Need::Always || *need == Need::Ambient && options.ambient;
                     let found = if needed { Finding::fail } else { Finding::warn };
-                    findings.push(found("kernel modules", missing, remedy));
+                    findings.push(found("kernel modules", &missing, &remedy));
                 }
                 (Presence::Unknown(why), _) => unknown = Some(why),
             }
         }
         if let Some(why) = unknown {
             let remedy = "run doctor as root, with CAP_NET_ADMIN";
-            findings.push(Finding::warn("kernel modules", format!("the kernel does not tell: {why}"), remedy));
+            findings.push(Finding::warn("kernel modules", &format_args!("the kernel does not tell: {why}"), &remedy));
         }
         if !there.is_empty() {
-            findings.insert(0, Finding::ok("kernel modules", there.join(", ")));
+            findings.insert(0, Finding::ok("kernel modules", &there.join(", ")));
         }
         findings
     }

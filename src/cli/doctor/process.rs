@@ -55,15 +55,15 @@ impl Facts {
         if let Some((path, optional)) = &self.netns_mount {
             let propagated = optional.contains("shared:") || optional.contains("master:");
             findings.push(if propagated {
-                Finding::ok("mounts", format!("{path} follows the host's"))
+                Finding::ok("mounts", &format_args!("{path} follows the host's"))
             } else {
                 let finding = format!("{path} is private: namespaces made from now on are not seen there");
-                Finding::warn("mounts", finding, "mount it with mountPropagation: HostToContainer")
+                Finding::warn("mounts", &finding, &"mount it with mountPropagation: HostToContainer")
             });
         }
         if self.run_dir_shared == Some(false) {
             let finding = format!("{} is not the host's: the plugin cannot reach the agent there", self.run_dir);
-            findings.push(Finding::fail("mounts", finding, "mount the host's directory of that name (hostPath)"));
+            findings.push(Finding::fail("mounts", &finding, &"mount the host's directory of that name (hostPath)"));
         }
         findings
     }
@@ -71,7 +71,7 @@ impl Facts {
     fn capabilities(&self) -> Finding {
         const CHECK: &str = "capabilities";
         let Some(bits) = self.capabilities else {
-            return Finding::warn(CHECK, "/proc/self/status does not tell", "mount /proc");
+            return Finding::warn(CHECK, &"/proc/self/status does not tell", &"mount /proc");
         };
         let missing: Vec<String> = NEEDED
             .iter()
@@ -79,10 +79,10 @@ impl Facts {
             .map(|(_, name, used_for)| format!("{name} ({used_for})"))
             .collect();
         if missing.is_empty() {
-            return Finding::ok(CHECK, NEEDED.map(|(_, name, _)| name).join(", "));
+            return Finding::ok(CHECK, &NEEDED.map(|(_, name, _)| name).join(", "));
         }
         let remedy = "add them to securityContext.capabilities.add of the agent's container; on a host, run as root";
-        Finding::fail(CHECK, format!("missing: {}", missing.join(", ")), remedy)
+        Finding::fail(CHECK, &format_args!("missing: {}", missing.join(", ")), &remedy)
     }
 }
 

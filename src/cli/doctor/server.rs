@@ -41,24 +41,26 @@ impl Facts {
         let Some((server, answer)) = &self.asked else {
             return if self.cluster {
                 let finding = "none is known: neither KUBERNETES_SERVICE_HOST nor KUBECONFIG is set";
-                vec![Finding::warn(CHECK, finding, "run doctor in the agent's container, or set KUBECONFIG")]
+                vec![Finding::warn(CHECK, &finding, &"run doctor in the agent's container, or set KUBECONFIG")]
             } else {
                 Vec::new()
             };
         };
         vec![match answer {
-            Ok(()) | Err((Kind::NotFound, _)) => Finding::ok(CHECK, format!("{server} answers")),
-            Err((Kind::Unauthorized, e)) => {
-                Finding::fail(CHECK, format!("{server}: {e}"), "the credential has expired or is another cluster's")
-            }
+            Ok(()) | Err((Kind::NotFound, _)) => Finding::ok(CHECK, &format_args!("{server} answers")),
+            Err((Kind::Unauthorized, e)) => Finding::fail(
+                CHECK,
+                &format_args!("{server}: {e}"),
+                &"the credential has expired or is another cluster's",
+            ),
             Err((Kind::Forbidden, e)) => {
                 let remedy = "grant the agent's ServiceAccount get, list and watch of pods and namespaces";
-                Finding::fail(CHECK, format!("{server}: {e}"), remedy)
+                Finding::fail(CHECK, &format_args!("{server}: {e}"), &remedy)
             }
             Err((_, e)) => Finding::fail(
                 CHECK,
-                format!("{server}: {e}"),
-                "is it up, and is it reachable from this network namespace? Pods that are enrolled stay so",
+                &format_args!("{server}: {e}"),
+                &"is it up, and is it reachable from this network namespace? Pods that are enrolled stay so",
             ),
         }]
     }
