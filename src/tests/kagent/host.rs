@@ -155,6 +155,7 @@ fn rules_of_other_settings_stay_when_nobody_remembers_them_and_nobody_asks() {
     let netns = world.make_pod("mesh", "web", IP);
     put_process(root.path(), 11, &world.uid("mesh", "web"), &netns);
     world.add("mesh", "web", &netns, IP);
+    eventually("annotated", || world.annotation("mesh", "web").as_deref() == Some("enabled"));
     let before = rules(&netns);
     assert!(before.contains("--to-ports 15053"), "{before}");
     world.kill_agent();

@@ -160,6 +160,8 @@ fn status_fails_only_where_the_gate_is_on() {
     let status = Call::new("STATUS", &node.conf("1.1.0").to_string());
     let gated = status.clone().conf("status_gate", true.into());
     assert_eq!(status.run().ok(), "");
+    // As after a reboot, before anything of ours has run.
+    assert_eq!(status.clone().conf("cni_agent_run_dir", "/nowhere".into()).run().ok(), "");
     let (code, message) = gated.run().error("1.1.0");
     assert!(code == 50 && message.contains(&node.socket()), "{message}");
     let ambient = gated.clone().conf("ambient_enabled", true.into());
