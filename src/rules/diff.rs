@@ -66,7 +66,7 @@ impl Ahead {
                 let key = |rule: &Ahead| (rule.family, rule.table, rule.chain);
                 key(one) == key(rule) && one.body == rule.body
             };
-            match known.iter().position(|one| same(one)) {
+            match known.iter().position(same) {
                 Some(at) => {
                     known.swap_remove(at);
                     false

@@ -105,8 +105,11 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// The first attribute with its type, and what follows it.
-fn split(bytes: &[u8]) -> Option<((u16, &[u8]), &[u8])> {
+/// An attribute with its type.
+type Attribute<'a> = (u16, &'a [u8]);
+
+/// The first attribute, and what follows it.
+fn split(bytes: &[u8]) -> Option<(Attribute<'_>, &[u8])> {
     /// The two high bits of a type are flags (nested, byte order).
     const TYPE_MASK: u16 = 0x3fff;
     let (&[l0, l1, k0, k1], rest) = bytes.split_first_chunk::<ATTRIBUTE_HEADER>()?;
