@@ -1,4 +1,6 @@
 //! Where rules meet the kernel: [`inpod`] is the front door for pods, [`host`] for the host; both use one [`engine`].
+//! Rules go where iptables keeps them, by its programs ([`xtables`]), or into tables of nf_tables of our own, by netlink
+//! alone ([`own`], [`own_set`]).
 
 pub mod branch_eni;
 mod detect;

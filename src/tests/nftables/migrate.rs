@@ -8,6 +8,9 @@ use ferrule::rules::inpod::Settings;
 use ferrule::rules::program::Program;
 use ferrule::rules::sidecar::{self, Dns, Interception};
 use ferrule::sys::netns::Netns;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 /// All of ours, wherever it is.
 fn ours(netns: &Netns) -> Vec<String> {
@@ -48,6 +51,33 @@ fn what_an_earlier_backend_put_there_goes_once_the_new_one_is_in_place() {
                 earlier.engine().remove(&netns, &new).unwrap();
                 assert_eq!(ours(&netns), Vec::<String>::new(), "{from:?} to {to:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn connections_live_on() {
+    let netns = pod();
+    sh(&netns, "ip link add out0 type veth peer name out1; ip addr add 10.77.0.2/24 dev out0");
+    sh(&netns, "ip link set out0 up; ip link set out1 up");
+    let backends: Vec<_> = BACKENDS.into_iter().map(programmer).collect();
+    backends[0].0.apply(&netns, &plain()).unwrap();
+    let proxy = netns.enter(|| TcpListener::bind("0.0.0.0:15001").unwrap()).unwrap();
+    // Nobody has this address: what connects to it is redirected.
+    let mut client = netns.enter(|| TcpStream::connect("10.77.0.1:80").unwrap()).unwrap();
+    let (mut served, _) = proxy.accept().unwrap();
+    for stream in [&client, &served] {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    }
+    for number in [2, 0, 2, 1, 2] {
+        assert_eq!(backends[number].0.apply(&netns, &plain()).unwrap(), Applied::Written);
+        for _ in 0..2 {
+            let mut byte = [0];
+            client.write_all(b"a").unwrap();
+            served.read_exact(&mut byte).unwrap();
+            served.write_all(b"b").unwrap();
+            client.read_exact(&mut byte).unwrap();
+            assert_eq!(&byte, b"b");
         }
     }
 }
