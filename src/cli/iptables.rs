@@ -85,7 +85,12 @@ pub fn program(options: &Options) -> Result<String> {
         return Ok(String::new());
     }
     let leftovers = if options.reconcile { Leftovers::Remove } else { Leftovers::Keep };
-    match engine.apply(&netns, &program, leftovers).context("redirect to the sidecar")? {
+    let applied = if options.force_apply {
+        engine.rewrite(&netns, &program, leftovers).map(|()| Applied::Written)
+    } else {
+        engine.apply(&netns, &program, leftovers)
+    };
+    match applied.context("redirect to the sidecar")? {
         Applied::Written => log::info!(target: "default", "the redirection is in place"),
         Applied::AlreadyRight => log::info!(target: "default", "the redirection is in place as it was"),
     }

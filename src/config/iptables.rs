@@ -43,6 +43,8 @@ pub struct Options {
     pub cleanup_only: bool,
     /// `--reconcile`.
     pub reconcile: bool,
+    /// `--force-apply`.
+    pub force_apply: bool,
     /// `--skip-rule-apply`.
     pub skip_rule_apply: bool,
     /// `--run-validation`.
@@ -278,6 +280,9 @@ pub const TABLE: &[Row<Options>] = &[
         put(&mut o.cleanup_only, boolean(v))
     }),
     switch("reconcile", "false", "Take out what earlier settings left, too.", |o, v| put(&mut o.reconcile, boolean(v))),
+    switch("force-apply", "false", "Write every rule again, even where it is there already.", |o, v| {
+        put(&mut o.force_apply, boolean(v))
+    }),
     switch("skip-rule-apply", "false", "Change nothing (for --run-validation).", |o, v| {
         put(&mut o.skip_rule_apply, boolean(v))
     }),
@@ -308,7 +313,6 @@ pub const TABLE: &[Row<Options>] = &[
     }),
     switch("log_as_json", "false", "Write log lines as JSON.", |o, v| put(&mut o.logging.json, boolean(v))),
     ignored(Name::Flag("cni-mode"), Takes::Switch, ""),
-    ignored(Name::Flag("force-apply"), Takes::Switch, "What is not as it should be is always written."),
     ignored(
         Name::Lettered('f', "restore-format"),
         Takes::Switch,
@@ -448,6 +452,7 @@ mod tests {
             ("INVALID_DROP", "true"),
             ("DUAL_STACK", "true"),
             ("RECONCILE", "1"),
+            ("FORCE_APPLY", "true"),
             ("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "127.0.0.0/8"),
             ("ISTIO_OUTBOUND_OWNER_GROUPS", "java,202"),
             ("ENVOY_USER", "envoy"),
@@ -472,6 +477,7 @@ mod tests {
         assert_eq!((settings.tproxy_mark, settings.tproxy_table), (11, 12));
         assert_eq!(settings.loopback_v4.to_string(), "127.0.0.0/8");
         assert!(settings.drop_invalid && options.dual_stack && options.reconcile && options.skip_rule_apply);
+        assert!(options.force_apply);
         assert!(!options.redirect_dns, "a flag wins over the variable that gives its default");
         assert_eq!(options.netns.as_deref(), Some(Path::new("/var/run/netns/blue")));
         assert_eq!((options.probe_port, options.probe_timeout.as_secs()), (13, 60));

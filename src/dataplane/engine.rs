@@ -162,10 +162,25 @@ impl Engine {
         self.bring(netns, program, leftovers).map(|(applied, _)| applied)
     }
 
+    /// The same, but every chain of ours is written again even if it looks right.
+    pub fn rewrite(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<()> {
+        self.bring_about(netns, program, leftovers, true).map(drop)
+    }
+
     /// [`Self::apply`], with the rules of others that packets come to before ours.
     pub fn bring(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<(Applied, Vec<Ahead>)> {
+        self.bring_about(netns, program, leftovers, false)
+    }
+
+    fn bring_about(
+        &self,
+        netns: &Netns,
+        program: &Program,
+        leftovers: Leftovers,
+        doubt: bool,
+    ) -> Result<(Applied, Vec<Ahead>)> {
         self.visit(netns, program, leftovers, |visit, wanted| {
-            let mut survey = visit.survey(wanted)?;
+            let mut survey = if doubt { visit.survey_in_doubt(wanted)? } else { visit.survey(wanted)? };
             if survey.differences.is_empty() {
                 visit.ask_effects(wanted, &mut survey)?;
             } else {

@@ -150,13 +150,24 @@ impl Visit<'_> {
 
     /// The same for a part of them.
     pub fn survey_of<'w>(&self, wanted: &Wanted<'w>, part: Part<'_>) -> Result<Survey<'w>> {
+        self.look_at(wanted, part, false)
+    }
+
+    /// The same without believing that any chain of ours is as it looks: all of them are written again.
+    pub fn survey_in_doubt<'w>(&self, wanted: &Wanted<'w>) -> Result<Survey<'w>> {
+        self.look_at(wanted, Part::ALL, true)
+    }
+
+    fn look_at<'w>(&self, wanted: &Wanted<'w>, part: Part<'_>, doubt: bool) -> Result<Survey<'w>> {
         let look = self.kernel.look(self.scope, self.program.purpose, part)?;
         let owned = self.program.purpose.owned();
         let mut survey = Survey::default();
         let memory = self.learn(&look, wanted)?;
         survey.stale = self.stale_routing(&memory.traces, wanted)?;
         if part.has_own() {
-            survey.own = wanted.own.plan(self.program.purpose, look.own(), self.leftovers);
+            let doubted = doubt.then(|| look.own().without_rules(|_, _| true));
+            let own = doubted.as_ref().unwrap_or(look.own());
+            survey.own = wanted.own.plan(self.program.purpose, own, self.leftovers);
             survey.had_ours = survey.own.had_ours;
             survey.differences.append(&mut survey.own.differences);
         }
@@ -168,7 +179,11 @@ impl Visit<'_> {
                 let had_ours = !found.is_empty() || has_chain_of(owned, view);
                 survey.had_ours |= had_ours;
                 if self.backend == Backend::Iptables(variant) {
-                    let plan = expected.plan(owned, &found, view, self.leftovers);
+                    let is_ours = |table: &str, chain: &str| {
+                        owned.iter().any(|one| one.table.as_str() == table && one.chain == chain)
+                    };
+                    let doubted = doubt.then(|| view.without_rules(is_ours));
+                    let plan = expected.plan(owned, &found, doubted.as_ref().unwrap_or(view), self.leftovers);
                     survey.ahead.extend(expected.ahead(view));
                     survey.differences.extend(plan.differences.iter().map(|what| format!("{name}: {what}")));
                     survey.restores.extend(restore(variant, family, plan.restore));

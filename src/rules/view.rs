@@ -71,6 +71,16 @@ impl View {
     pub fn table(&self, name: &str) -> Option<&TableView> {
         self.tables.get(name)
     }
+
+    /// The same as if chains of these tables and names that the kernel does not call by itself held nothing.
+    pub fn without_rules(&self, of: impl Fn(&str, &str) -> bool) -> View {
+        let mut view = self.clone();
+        for (table, content) in &mut view.tables {
+            let called = content.chains.iter_mut().filter(|(chain, it)| it.attached.is_none() && of(table, chain));
+            called.for_each(|(_, chain)| chain.rules.clear());
+        }
+        view
+    }
 }
 
 impl TableView {

@@ -116,6 +116,24 @@ fn native_nftables_applied_twice_dry_and_cleaned_up() {
 }
 
 #[test]
+fn rules_that_look_right_are_written_again_if_that_is_asked_for() {
+    for backend in ["--force-iptables-binary=nft", "--force-iptables-binary=legacy", "--native-nftables"] {
+        let pod = pod(&[V4]);
+        works(&pod, &[&INIT[..], &[backend]].concat());
+        let state = || save(&pod, Family::V4) + &run_in(pod.netns(), "nft", &["-s", "list", "ruleset"]);
+        // The kernel gives every rule that is written a new number.
+        let handles = || run_in(pod.netns(), "nft", &["-a", "-s", "list", "ruleset"]);
+        let (before, numbers) = (state(), handles());
+        let again = works(&pod, &[&INIT[..], &[backend]].concat());
+        assert!(again.stderr.contains("as it was") && handles() == numbers, "{}", again.stderr);
+        let forced = works(&pod, &[&INIT[..], &[backend, "--force-apply"]].concat());
+        assert!(forced.stderr.contains("is in place") && !forced.stderr.contains("as it was"), "{}", forced.stderr);
+        assert_eq!(state(), before, "and none twice");
+        assert_eq!(handles() == numbers, backend.ends_with("legacy"), "{backend}");
+    }
+}
+
+#[test]
 fn other_settings_with_and_without_reconcile() {
     let pod = pod(&[V4]);
     works(&pod, &["-b", "*", "-i", "*", "-c", "eth7"]);
