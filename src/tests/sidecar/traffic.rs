@@ -77,6 +77,25 @@ fn ports() {
 }
 
 #[test]
+fn ports_of_the_sidecar() {
+    let scene = Scene::new();
+    scene.with(&plain(), false, |scene| is(scene.world_asks("10.0.1.2:81"), "inbound app"));
+    // Nobody but the sidecar takes what comes for its tunnel port.
+    let tunnel = Settings { tunnel_port: 81, ..plain() };
+    scene.with(&tunnel, false, |scene| {
+        is(scene.world_asks("10.0.1.2:81"), "app");
+        is(scene.envoy_asks("10.0.1.2:81"), "app");
+        is(scene.world_asks("10.0.1.2:80"), "inbound app");
+    });
+    // The stand-in says outbound at the one port, and inbound at the other.
+    let swapped = Settings { outbound_port: 15006, inbound_port: 15001, ..plain() };
+    scene.with(&swapped, false, |scene| {
+        assert!(scene.world_asks("10.0.1.2:80").starts_with("outbound 10.0.1.2:80"));
+        assert!(scene.app_asks("10.2.0.1:80").starts_with("inbound 10.2.0.1:80"));
+    });
+}
+
+#[test]
 fn ranges() {
     let scene = Scene::new();
     let included = Settings { outbound_ranges: Only::These(vec!["10.2.0.0/16".parse().unwrap()]), ..plain() };
