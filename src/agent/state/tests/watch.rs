@@ -1,0 +1,91 @@
+//! What the source tells: pods that run already, join, leave and change.
+
+use super::*;
+
+#[test]
+fn a_running_pod_is_found_after_a_grace() {
+    let mut script = Script::running();
+    script.source(Notice::Pod(Box::new(pod("b", true))));
+    assert_eq!(script.pass(Duration::from_millis(1999)), NOTHING);
+    assert_eq!(script.pass(Duration::from_millis(2)), ["walk a b"]);
+    assert_eq!(script.walked(&[("b", "n2")]), ["apply n2, remembered"]);
+    assert_eq!((script.state_of("a"), script.state_of("b")), ("lost".to_owned(), "applying".to_owned()));
+    assert_eq!(script.applied(), ["send 1: add b n2", "publish b Some(Pending)"]);
+    assert_eq!(script.state_of("b"), "pending");
+    assert_eq!(script.acked(1), ["publish b Some(Enabled)"]);
+    assert_eq!(script.pass(Duration::from_millis(600)), ["walk a"], "looked for again and again");
+    // The plugin comes first after all: what the walk brings is old.
+    assert_eq!(script.add("a", "n1"), ["apply n1, remembered"]);
+    assert_eq!(script.walked(&[("a", "n3")]), NOTHING);
+    assert_eq!(script.applied(), ["send 1: add a n1"]);
+}
+
+#[test]
+fn a_pod_without_address_waits() {
+    let mut script = Script::running();
+    let mut object = pod("b", true);
+    object.ips.clear();
+    script.source(Notice::Pod(Box::new(object)));
+    assert_eq!(script.pass(Duration::from_secs(3)), ["walk a"]);
+    assert_eq!(script.state_of("b"), "waiting");
+    // With the plugin's word it is enrolled all the same.
+    assert_eq!(script.add("b", "n2"), ["apply n2, remembered"]);
+}
+
+#[test]
+fn leaving_and_joining_the_mesh_while_running() {
+    let mut script = Script::enrolled();
+    assert_eq!(script.source(Notice::Pod(Box::new(pod("a", false)))), ["remove n1"]);
+    assert_eq!(script.state_of("a"), "removing");
+    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "remember a"]);
+    assert_eq!(script.state_of("a"), "none");
+    script.acked(1);
+    let labels = [("mesh".to_owned(), "on".to_owned())].into();
+    let namespace = Namespace { name: "default".to_owned(), labels };
+    assert_eq!(script.source(Notice::Namespace(namespace)), ["walk a"]);
+    assert_eq!(script.walked(&[("a", "n1")]), ["apply n1, remembered"]);
+    assert_eq!(script.source(Notice::NamespaceGone("default".to_owned())), NOTHING, "while something is in flight");
+    assert_eq!(script.applied(), ["remove n1"]);
+    assert_eq!(script.source(Notice::Pod(Box::new(pod("a", true)))), NOTHING);
+    assert_eq!(script.removed(), ["apply n1"]);
+    assert_eq!(script.applied(), ["send 1: add a n1", "publish a Some(Pending)"]);
+}
+
+#[test]
+fn a_pod_that_is_gone_is_removed() {
+    let mut script = Script::enrolled();
+    assert_eq!(script.source(Notice::PodGone("a".to_owned())), ["remove n1"]);
+    assert_eq!(script.done(Outcome::Removed(Err(Error::new("busy")))), NOTHING);
+    assert_eq!(script.pass(Duration::from_millis(6)), ["remove n1"], "retried");
+    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a"]);
+    assert_eq!(script.state_of("a"), "unknown");
+    assert_eq!(script.del("a", "n1"), ["remove n1"], "a DEL of an unknown sandbox cleans its namespace");
+}
+
+#[test]
+fn settings_and_identity_follow_the_pod() {
+    let mut script = Script::enrolled();
+    let mut object = pod("a", true);
+    object.annotations.insert("ambient.istio.io/dns-capture".to_owned(), "false".to_owned());
+    assert_eq!(script.source(Notice::Pod(Box::new(object.clone()))), ["apply n1 without dns"]);
+    assert_eq!(script.applied(), NOTHING);
+    object.service_account = "!sa".to_owned();
+    assert_eq!(
+        script.source(Notice::Pod(Box::new(object))),
+        ["send 1: del a", "send 1: add a n1!sa"],
+        "the same namespace again changes nothing in a ztunnel"
+    );
+    assert_eq!(script.acked(1), NOTHING);
+    assert_eq!(script.acked(1), NOTHING);
+    assert_eq!(script.state_of("a"), "enrolled");
+}
+
+#[test]
+fn two_pods_never_have_one_namespace() {
+    let mut script = Script::enrolled();
+    script.source(Notice::Pod(Box::new(pod("b", true))));
+    assert_eq!(script.add("b", "n1"), ["remove n1"]);
+    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a"]);
+    assert_eq!(script.pass(Duration::from_millis(20)), ["apply n1, remembered"]);
+    assert_eq!(script.applied(), ["send 1: add b n1"]);
+}
