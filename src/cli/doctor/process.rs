@@ -2,7 +2,7 @@
 
 use super::finding::Finding;
 use crate::config::doctor::Options;
-use crate::sys::file;
+use crate::sys::file::{self, HostRoot};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -44,9 +44,9 @@ impl Facts {
                 let wanted = ["/var/run/netns", "/run/netns"].map(|path| root.join(path).display().to_string());
                 mount(&mounts, &wanted)
             }),
-            run_dir_shared: same_file(run_dir, &root.join(Path::new("proc/1/root").join(relative(run_dir)))),
+            run_dir_shared: is_the_hosts(run_dir, &HostRoot::new(root.path().join("proc/1/root"))),
             run_dir: run_dir.display().to_string(),
-            off_host: same_file(networks, &root.join(network)).map(|same| !same),
+            off_host: identity(networks).zip(identity(&root.join(network))).map(|(ours, hosts)| ours != hosts),
         }
     }
 
@@ -101,14 +101,17 @@ fn mount(mountinfo: &str, wanted: &[String]) -> Option<(String, String)> {
     })
 }
 
-/// Whether two paths lead to one file. Nothing when one of them leads nowhere from here.
-fn same_file(a: &Path, b: &Path) -> Option<bool> {
-    let [a, b] = [a, b].map(|path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino())));
-    Some(a? == b?)
+/// Whether a directory is the one that the host has under its name. Nothing where the host's tree cannot be seen.
+fn is_the_hosts(dir: &Path, host: &HostRoot) -> Option<bool> {
+    host.open("/").ok()?;
+    let ours = identity(dir)?;
+    let theirs = host.open(dir).ok().and_then(|dir| dir.metadata().ok());
+    Some(theirs.is_some_and(|theirs| (theirs.dev(), theirs.ino()) == ours))
 }
 
-fn relative(path: &Path) -> &Path {
-    path.strip_prefix("/").unwrap_or(path)
+/// Device and inode of what a path leads to.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 #[cfg(test)]
@@ -134,6 +137,17 @@ mod tests {
         assert_eq!(facts().judge()[0].result, Grade::Ok);
         let lacking = Facts { capabilities: Some(!(1 << 13)), ..facts() };
         assert_eq!(lacking.judge()[0].finding, "missing: CAP_NET_RAW (iptables)");
+    }
+
+    #[test]
+    fn a_directory_of_our_own_is_not_the_hosts() {
+        let host = tempfile::tempdir().unwrap();
+        let root = HostRoot::new(host.path());
+        let here = tempfile::tempdir().unwrap();
+        assert_eq!(is_the_hosts(here.path(), &root), Some(false));
+        assert_eq!(is_the_hosts(here.path(), &HostRoot::new("/")), Some(true));
+        assert_eq!(is_the_hosts(here.path(), &HostRoot::new(host.path().join("nowhere"))), None);
+        assert_eq!(is_the_hosts(&here.path().join("nowhere"), &root), None);
     }
 
     #[test]
