@@ -28,9 +28,12 @@ pub fn mode(text: &str) -> Result<u32, Expected> {
     mode.ok_or_else(|| "a file mode up to 0777, octal as 0600 or 0o600, or decimal as 384".to_owned())
 }
 
+/// The longest duration that is taken, so that adding one to a time never overflows: a year.
+const LONGEST: Duration = Duration::from_secs(8760 * 3600);
+
 /// A duration: numbers with units, as `30s`, `1m30s` or `500ms`; `0` needs no unit.
 pub fn duration(text: &str) -> Result<Duration, Expected> {
-    let expected = || "a duration as 30s, 1m30s or 500ms (units h, m, s, ms), or 0".to_owned();
+    let expected = || "a duration as 30s, 1m30s or 500ms (units h, m, s, ms), up to 8760h, or 0".to_owned();
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -50,7 +53,7 @@ pub fn duration(text: &str) -> Result<Duration, Expected> {
             "ms" => Some(Duration::from_millis(number)),
             _ => None,
         };
-        total = part.and_then(|part| total.checked_add(part)).ok_or_else(expected)?;
+        total = part.and_then(|part| total.checked_add(part)).filter(|t| *t <= LONGEST).ok_or_else(expected)?;
         rest = after;
     }
     Ok(total)
@@ -147,9 +150,19 @@ mod tests {
         {
             assert_eq!(duration(text), Ok(Duration::from_millis(want)), "{text}");
         }
-        for text in
-            ["", "30", "s", "1d", "1.5h", "-1s", "1s ", "1m30", "99999999999999999999s", "18446744073709551615h"]
-        {
+        for text in [
+            "",
+            "30",
+            "s",
+            "1d",
+            "1.5h",
+            "-1s",
+            "1s ",
+            "1m30",
+            "99999999999999999999s",
+            "18446744073709551615h",
+            "8761h",
+        ] {
             assert!(duration(text).is_err(), "{text}");
         }
     }

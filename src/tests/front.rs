@@ -95,7 +95,7 @@ fn bad_values_name_option_value_and_what_is_allowed() {
     for (flag, bad, allowed) in [
         ("ambient-enabled", "yes", "true or false (also 1, t, T, TRUE, True, 0, f, F, FALSE, False)"),
         ("kubeconfig-mode", "rw", "a file mode up to 0777, octal as 0600 or 0o600, or decimal as 384"),
-        ("verify-interval", "30", "a duration as 30s, 1m30s or 500ms (units h, m, s, ms), or 0"),
+        ("verify-interval", "30", "a duration as 30s, 1m30s or 500ms (units h, m, s, ms), up to 8760h, or 0"),
         ("monitoring-port", "65536", "a port from 1 to 65535, or 0 for off"),
         ("health-port", "http", "a port from 1 to 65535, or 0 for off"),
         ("host-root", "host", "an absolute path"),
