@@ -51,9 +51,12 @@ impl Proxy {
             drop(netns);
             match ports {
                 Ok(ports) => {
+                    // Whoever hears that it is open may connect at once.
+                    let own = own_addresses();
+                    pod.mesh.lock().unwrap().extend(&own);
                     let _ = opened.send(Ok(()));
                     drop(opened);
-                    pod.run(ports);
+                    pod.run(ports, &own);
                 }
                 Err(e) => {
                     let _ = opened.send(Err(e.to_string()));
@@ -135,9 +138,7 @@ struct Pod {
 }
 
 impl Pod {
-    fn run(self, ports: Ports) {
-        let own: Vec<IpAddr> = own_addresses();
-        self.mesh.lock().unwrap().extend(&own);
+    fn run(self, ports: Ports, own: &[IpAddr]) {
         let mut fds: Vec<BorrowedFd<'_>> = ports.tcp.iter().map(|(_, l)| l.as_fd()).collect();
         fds.extend(ports.udp.iter().map(|u| u.as_fd()));
         let mut number = 0;
