@@ -13,7 +13,7 @@ mod watch;
 use crate::standin::{self, Standin};
 use crate::support::netns::{Backend, PodNetns, iptables_save};
 use crate::support::node::{Agent, Node};
-use crate::support::program::{Finished, ferrule_as, finish};
+use crate::support::program::{Finished, ferrule_as, finish, tell_plugin};
 use crate::support::{eventually, http};
 use ferrule::agent::view::{PodStatus, Status};
 use ferrule::sys::netlink::{self, Family};
@@ -58,9 +58,7 @@ impl World {
 
     /// Until its stores are filled. Nothing is installed on this node, so it never calls itself ready.
     fn wait_for_agent(&self) {
-        eventually("the agent starts", || {
-            self.status().is_some_and(|s| !s.reasons.iter().any(|r| r.contains("starting")))
-        });
+        self.node.wait_for_agent();
     }
 
     fn agent(&self) -> &Agent {
@@ -82,8 +80,7 @@ impl World {
     }
 
     fn status(&self) -> Option<Status> {
-        let (_, body) = http::request(&self.node.events(), "GET", "/status", "").ok()?;
-        serde_json::from_str(&body).ok()
+        self.node.status()
     }
 
     fn pod(&self, name: &str) -> Option<PodStatus> {
@@ -124,39 +121,25 @@ impl World {
         });
         let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name};K8S_POD_UID={name}");
         let mut run = ferrule_as("istio-cni", &[]);
-        for (key, value) in [
-            ("CNI_COMMAND", command),
-            ("CNI_CONTAINERID", container),
-            ("CNI_IFNAME", "eth0"),
-            ("CNI_PATH", "/opt/cni/bin"),
-            ("CNI_ARGS", args.as_str()),
-        ] {
-            run.env(key, value);
-        }
-        run.env("CNI_NETNS", netns);
+        tell_plugin(&mut run, command, container, &args, netns);
         (run, conf.to_string().into_bytes())
     }
 
     /// ADD that must work.
     #[track_caller]
     fn add(&self, name: &str, container: &str, netns: &PodNetns, ip: &str) {
-        let ended = self.plugin("ADD", name, container, netns.path(), ip);
-        assert_eq!(ended.code, Some(0), "{ended:?}");
+        self.plugin("ADD", name, container, netns.path(), ip).succeeded();
     }
 
     /// ADD that must fail; returns the CNI error's code and message.
     #[track_caller]
     fn add_fails(&self, name: &str, container: &str, netns: &Path, ip: &str) -> (u64, String) {
-        let ended = self.plugin("ADD", name, container, netns, ip);
-        assert_eq!(ended.code, Some(1), "{ended:?}");
-        let error: Value = serde_json::from_str(&ended.stdout).unwrap();
-        (error["code"].as_u64().unwrap(), error["msg"].as_str().unwrap().to_owned())
+        self.plugin("ADD", name, container, netns, ip).cni_error()
     }
 
     #[track_caller]
     fn del(&self, name: &str, container: &str, netns: &PodNetns) {
-        let ended = self.plugin("DEL", name, container, netns.path(), "10.0.0.1");
-        assert_eq!(ended.code, Some(0), "{ended:?}");
+        self.plugin("DEL", name, container, netns.path(), "10.0.0.1").succeeded();
     }
 
     /// Istio's own plugin asks, by path.

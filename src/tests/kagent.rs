@@ -19,7 +19,7 @@ use crate::apiserver::{ApiServer, Kind};
 use crate::standin::{self, Standin};
 use crate::support::netns::{PodNetns, run_in};
 use crate::support::node::{Agent, Node};
-use crate::support::program::{Finished, ferrule_as, finish};
+use crate::support::program::{Finished, ferrule_as, finish, tell_plugin};
 use crate::support::{FERRULE, eventually, http};
 use ferrule::agent::view::{PodStatus, Status};
 use nix::unistd::getpid;
@@ -91,9 +91,7 @@ impl World {
 
     /// Until its stores are filled. Nothing is installed on this node, so it never calls itself ready.
     fn wait_for_agent(&self) {
-        eventually("the agent starts", || {
-            self.status().is_some_and(|s| !s.reasons.iter().any(|r| r.contains("starting")))
-        });
+        self.node.wait_for_agent();
     }
 
     fn server_down(&mut self) {
@@ -139,8 +137,7 @@ impl World {
     }
 
     fn status(&self) -> Option<Status> {
-        let (_, body) = http::request(&self.node.events(), "GET", "/status", "").ok()?;
-        serde_json::from_str(&body).ok()
+        self.node.status()
     }
 
     fn pod(&self, name: &str) -> Option<PodStatus> {
@@ -215,16 +212,7 @@ impl World {
                 run
             }
         };
-        for (key, value) in [
-            ("CNI_COMMAND", command),
-            ("CNI_CONTAINERID", &container),
-            ("CNI_IFNAME", "eth0"),
-            ("CNI_PATH", "/opt/cni/bin"),
-            ("CNI_ARGS", args.as_str()),
-        ] {
-            run.env(key, value);
-        }
-        run.env("CNI_NETNS", netns.path());
+        tell_plugin(&mut run, command, &container, &args, netns.path());
         // On the host, where the API server is.
         self.node.host.enter(|| finish(&mut run, conf.to_string().as_bytes()))
     }
@@ -232,17 +220,13 @@ impl World {
     /// ADD that must work.
     #[track_caller]
     fn add(&self, namespace: &str, name: &str, netns: &PodNetns, ip: &str) {
-        let ended = self.plugin("ADD", namespace, name, netns, ip);
-        assert_eq!(ended.code, Some(0), "{ended:?}");
+        self.plugin("ADD", namespace, name, netns, ip).succeeded();
     }
 
     /// ADD that must fail; returns the CNI error's code and message.
     #[track_caller]
     fn add_fails(&self, namespace: &str, name: &str, netns: &PodNetns, ip: &str) -> (u64, String) {
-        let ended = self.plugin("ADD", namespace, name, netns, ip);
-        assert_eq!(ended.code, Some(1), "{ended:?}");
-        let error: Value = serde_json::from_str(&ended.stdout).unwrap();
-        (error["code"].as_u64().unwrap(), error["msg"].as_str().unwrap().to_owned())
+        self.plugin("ADD", namespace, name, netns, ip).cni_error()
     }
 
     #[track_caller]

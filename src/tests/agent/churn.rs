@@ -1,22 +1,11 @@
 //! Many pods at once, and kills at any moment.
 
 use super::*;
-use std::collections::BTreeSet;
+use crate::support::{churn, random};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// Kills of the agent, and pods that come and go meanwhile: many with `CHURN=full` in the environment, which takes
-/// minutes.
-fn size() -> (usize, usize) {
-    match std::env::var("CHURN").as_deref() {
-        Ok("full") => (200, 50),
-        Ok(other) => panic!("CHURN={other:?}: may be full"),
-        Err(_) => (10, 16),
-    }
-}
 
 /// KiB, from `/proc/PID/status`.
 fn memory(world: &World) -> usize {
@@ -138,16 +127,10 @@ impl Sandbox {
 
 #[test]
 fn kills_at_any_moment_during_churn() {
-    let (kills, count) = size();
+    let (kills, count) = churn((10, 16));
     let plugins_killed = AtomicUsize::new(0);
     let mut world = World::new();
-    let mut random = 0x2545_F491_4F6C_DD18_u64;
-    let mut next = move || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
+    let mut next = random(0x2545_F491_4F6C_DD18);
     let mut pods: Vec<Sandbox> =
         (0..count).map(|number| Sandbox { number, wanted: false, up: None, sandboxes: 0 }).collect();
     for pod in &mut pods {
@@ -198,18 +181,10 @@ fn kills_at_any_moment_during_churn() {
     assert!(plugins_killed >= kills / 2, "only {plugins_killed} plugins were killed");
     eprintln!("{kills} kills of the agent, {plugins_killed} of plugins, {count} pods, {enrolled} enrolled at the end");
     // Its own, and one for each enrolled pod.
-    eventually("no namespace is held for nothing", || held(&world) == enrolled + 1);
+    eventually("no namespace is held for nothing", || world.agent().namespaces().len() == enrolled + 1);
     let inodes: Vec<u64> =
         pods.iter().filter_map(|pod| pod.up.as_ref()).map(|(_, netns)| netns.netns().id().ino).collect();
     eventually("no program is left behind", || !strays(&inodes));
-}
-
-/// Namespaces that the agent has open.
-fn held(world: &World) -> usize {
-    let files = std::fs::read_dir(format!("/proc/{}/fd", world.agent().pid())).unwrap();
-    let open = files.filter_map(|file| std::fs::metadata(file.ok()?.path()).ok());
-    let nsfs = world.node.host.netns().id().dev;
-    open.filter(|file| file.dev() == nsfs).map(|file| file.ino()).collect::<BTreeSet<_>>().len()
 }
 
 /// Whether a program still runs in one of these namespaces.

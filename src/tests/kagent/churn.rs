@@ -1,18 +1,9 @@
 //! Pods of a cluster that come, go and change their minds while the agent is killed again and again.
 
 use super::*;
+use crate::support::{churn, random};
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// Kills of the agent, and pods that come and go meanwhile: many with `CHURN=full` in the environment, which takes
-/// minutes.
-fn size() -> (usize, usize) {
-    match std::env::var("CHURN").as_deref() {
-        Ok("full") => (200, 50),
-        Ok(other) => panic!("CHURN={other:?}: may be full"),
-        Err(_) => (8, 12),
-    }
-}
 
 /// A pod, with whatever object and sandbox it has at the moment.
 struct Life {
@@ -86,16 +77,10 @@ impl Life {
 
 #[test]
 fn whenever_the_agent_is_killed_the_pods_end_as_they_should_be() {
-    let (kills, count) = size();
+    let (kills, count) = churn((8, 12));
     let mut world = World::new();
     // Processes would be found by their cgroups; here only what is remembered leads to sandboxes.
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut next = move || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
+    let mut next = random(0x9E37_79B9_7F4A_7C15);
     let mut pods: Vec<Life> = (0..count).map(|number| Life::new(&world, number)).collect();
     for _ in 0..kills {
         let moment = Duration::from_micros(next() % 80_000);

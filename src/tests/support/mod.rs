@@ -25,3 +25,24 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Numbers that look random and are the same each time (xorshift64).
+pub fn random(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+/// Kills of the agent, and pods that come and go meanwhile: `(200, 50)` with `CHURN=full` in the environment, which takes
+/// minutes.
+pub fn churn(usual: (usize, usize)) -> (usize, usize) {
+    match std::env::var("CHURN").as_deref() {
+        Ok("full") => (200, 50),
+        Ok(other) => panic!("CHURN={other:?}: may be full"),
+        Err(_) => usual,
+    }
+}

@@ -3,6 +3,7 @@
 use super::netns::PodNetns;
 use super::program::ferrule;
 use super::{DEADLINE, FERRULE, eventually, http};
+use ferrule::agent::view::Status;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
@@ -66,6 +67,19 @@ impl Node {
     /// The agent's socket.
     pub fn events(&self) -> PathBuf {
         self.run().join("pluginevent.sock")
+    }
+
+    /// What the agent says of itself, if there is one.
+    pub fn status(&self) -> Option<Status> {
+        let (_, body) = http::request(&self.events(), "GET", "/status", "").ok()?;
+        serde_json::from_str(&body).ok()
+    }
+
+    /// Until the agent's stores are filled. Where nothing can be installed it never calls itself ready.
+    #[track_caller]
+    pub fn wait_for_agent(&self) {
+        let starting = |status: Status| status.reasons.iter().any(|reason| reason.contains("starting"));
+        eventually("the agent starts", || self.status().is_some_and(|status| !starting(status)));
     }
 
     /// Puts a file into the pod directory, whole.

@@ -1,9 +1,11 @@
 //! Running the executable under test to its end.
 
 use super::{DEADLINE, FERRULE};
+use serde_json::Value;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,28 @@ pub struct Finished {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
+}
+
+impl Finished {
+    /// The plugin succeeded.
+    #[track_caller]
+    pub fn succeeded(&self) {
+        assert_eq!(self.code, Some(0), "{self:?}");
+    }
+
+    /// The plugin failed: the CNI error's code and message.
+    #[track_caller]
+    pub fn cni_error(&self) -> (u64, String) {
+        assert_eq!(self.code, Some(1), "{self:?}");
+        let error: Value = serde_json::from_str(&self.stdout).unwrap();
+        (error["code"].as_u64().unwrap(), error["msg"].as_str().unwrap().to_owned())
+    }
+}
+
+/// What a container runtime tells a plugin besides its configuration.
+pub fn tell_plugin(run: &mut Command, command: &str, container: &str, args: &str, netns: &Path) {
+    let told = [("CNI_COMMAND", command), ("CNI_CONTAINERID", container), ("CNI_ARGS", args)];
+    run.envs(told).envs([("CNI_IFNAME", "eth0"), ("CNI_PATH", "/opt/cni/bin")]).env("CNI_NETNS", netns);
 }
 
 /// A command that runs the executable with an empty environment. Files hold its outputs, so it can write at will.
