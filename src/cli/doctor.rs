@@ -23,6 +23,8 @@ use crate::error::Result;
 use crate::sys::thread;
 use finding::Finding;
 use std::ffi::OsString;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 pub use finding::Report;
 
@@ -43,7 +45,7 @@ pub enum Request {
 /// An examination, and how it is shown.
 #[derive(Debug)]
 pub struct Doctor {
-    options: Options,
+    options: Arc<Options>,
     json: bool,
 }
 
@@ -63,17 +65,15 @@ pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
     let mut json = false;
     fill(JSON, &arguments.flags, variables, &mut json)?;
     let (config, _) = Config::read(&arguments.flags, variables)?;
-    Ok(Request::Doctor(Box::new(Doctor { options: config.doctor(), json })))
+    Ok(Request::Doctor(Box::new(Doctor { options: Arc::new(config.doctor()), json })))
 }
 
 impl Doctor {
     /// Examines the node. What may take time runs side by side.
     pub fn examine(&self) -> Result<Report> {
-        let options = self.options.clone();
-        let firewall = thread::spawn("firewall", move || firewall::Facts::gather(&options))?;
-        let options = self.options.clone();
-        let server = thread::spawn("api-server", move || server::Facts::gather(&options))?;
-        let options = &self.options;
+        let firewall = aside("firewall", &self.options, |options| firewall::Facts::gather(options).judge(options))?;
+        let server = aside("api-server", &self.options, |options| server::Facts::gather(options).judge())?;
+        let options = &*self.options;
         let kernel = kernel::Facts::gather(options);
         let process = process::Facts::gather(options);
         let installation = installation::Facts::gather(options);
@@ -81,11 +81,11 @@ impl Doctor {
 
         let mut findings = process.judge();
         findings.extend(kernel.judge(options));
-        findings.extend(firewall.join().map_or_else(|_| vec![stuck("packet filter")], |facts| facts.judge(options)));
+        findings.extend(firewall.join().unwrap_or_else(|_| vec![stuck("packet filter")]));
         findings.extend(installation.judge(options));
         findings.extend(agent.judge(options));
         findings.extend(gate::judge(options, installation.has_gate(), agent.status(), process.off_host));
-        findings.extend(server.join().map_or_else(|_| vec![stuck("API server")], |facts| facts.judge()));
+        findings.extend(server.join().unwrap_or_else(|_| vec![stuck("API server")]));
         Ok(Report(findings))
     }
 
@@ -93,6 +93,12 @@ impl Doctor {
     pub fn text(&self, report: &Report, colour: Colour) -> String {
         if self.json { report.json() } else { report.text(colour) }
     }
+}
+
+/// Checks that may take time, on a thread of their own.
+fn aside(name: &str, options: &Arc<Options>, check: fn(&Options) -> Vec<Finding>) -> Result<JoinHandle<Vec<Finding>>> {
+    let options = Arc::clone(options);
+    thread::spawn(name, move || check(&options))
 }
 
 fn stuck(check: &str) -> Finding {

@@ -6,7 +6,7 @@ use crate::kube;
 use std::path::PathBuf;
 
 /// What the node is compared with.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Options {
     /// What should be installed where.
     pub install: install::Options,
