@@ -79,6 +79,9 @@ pub(super) const INET: u8 = libc::NFPROTO_INET as u8;
 /// The tables of IPv4 and IPv6.
 pub type Views = BTreeMap<Family, View>;
 
+/// Views by the numbers of their families (`NFPROTO_…`).
+type Numbered = Vec<(u8, View)>;
+
 /// What a dump of a whole namespace consists of.
 #[derive(Debug, Default)]
 pub struct Dump {
@@ -176,20 +179,21 @@ pub fn wake(family: u8, table: &str) -> Result<()> {
 /// Decodes a dump. Families that iptables does not use are left out. `sets` gives ipsets their names.
 pub fn decode(dump: &Dump, sets: SetNames<'_>) -> Result<Views> {
     let families = [Family::V4, Family::V6];
-    let mut views = read(dump, sets, &families.map(family_number))?;
-    Ok(families.into_iter().filter_map(|family| Some((family, views.remove(&family_number(family))?))).collect())
+    let views = read(dump, sets, &families.map(family_number))?;
+    let family = |number| families.into_iter().find(|family| family_number(*family) == number);
+    Ok(views.into_iter().filter_map(|(number, view)| Some((family(number)?, view))).collect())
 }
 
 /// Decodes the tables of a dump that IPv4 and IPv6 share and that have these names.
 pub fn decode_own(dump: &Dump, names: &[&str]) -> Result<View> {
-    let mut view = read(dump, &|_| None, &[INET])?.remove(&INET).unwrap_or_default();
+    let mut view = read(dump, &|_| None, &[INET])?.pop().map(|(_, view)| view).unwrap_or_default();
     view.tables.retain(|name, _| names.contains(&name.as_str()));
     Ok(view)
 }
 
 /// Decodes the tables of these families.
-fn read(dump: &Dump, sets: SetNames<'_>, families: &[u8]) -> Result<BTreeMap<u8, View>> {
-    let mut views = BTreeMap::new();
+fn read(dump: &Dump, sets: SetNames<'_>, families: &[u8]) -> Result<Numbered> {
+    let mut views = Numbered::new();
     let of = |message, kind| Ok::<_, Error>(open(message, kind)?.filter(|(family, _)| families.contains(family)));
     for message in &dump.tables {
         let Some((family, attributes)) = of(message, NEWTABLE)? else { continue };
@@ -221,13 +225,13 @@ fn open(message: &RawMessage, kind: u16) -> Result<Option<(u8, Attributes<'_>)>>
     if known { Ok(Some((header[0], Attributes::parse(attributes)?))) } else { Ok(None) }
 }
 
-fn table<'v>(
-    views: &'v mut BTreeMap<u8, View>,
-    family: u8,
-    attributes: Attributes<'_>,
-    name: u16,
-) -> Result<&'v mut TableView> {
-    Ok(views.entry(family).or_default().tables.entry(attributes.text(name)?.into_owned()).or_default())
+fn table<'v>(views: &'v mut Numbered, family: u8, attributes: Attributes<'_>, name: u16) -> Result<&'v mut TableView> {
+    let at = views.iter().position(|(number, _)| *number == family).unwrap_or(views.len());
+    if at == views.len() {
+        views.push((family, View::default()));
+    }
+    let (_, view) = views.get_mut(at).context("no view of a family that was just put there")?;
+    Ok(view.tables.entry(attributes.text(name)?.into_owned()).or_default())
 }
 
 fn attachment(family: u8, chain: Attributes<'_>) -> Result<Option<Attachment>> {
