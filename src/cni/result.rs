@@ -94,9 +94,9 @@ impl Members {
             (Shape::Families, Shape::Families)
             | (Shape::VersionedIps, Shape::VersionedIps)
             | (Shape::Ips, Shape::Ips) => {}
-            (_, Shape::Families) => self.to_families(),
+            (_, Shape::Families) => self.part_by_family(),
             (Shape::Families, _) => {
-                self.from_families();
+                self.join_families();
                 self.version_ips(to == Shape::VersionedIps);
             }
             (_, _) => self.version_ips(to == Shape::VersionedIps),
@@ -118,7 +118,7 @@ impl Members {
         self.set("ips", join(&ips));
     }
 
-    fn to_families(&mut self) {
+    fn part_by_family(&mut self) {
         self.remove("interfaces");
         let ips = self.take_array("ips");
         let routes = self.take_array("routes");
@@ -137,7 +137,7 @@ impl Members {
         }
     }
 
-    fn from_families(&mut self) {
+    fn join_families(&mut self) {
         let mut ips = Vec::new();
         let mut routes = Vec::new();
         for family in ["ip4", "ip6"] {

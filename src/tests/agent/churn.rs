@@ -179,7 +179,6 @@ fn kills_at_any_moment_during_churn() {
     assert!(enrolled > 0, "nothing to see");
     let plugins_killed = plugins_killed.into_inner();
     assert!(plugins_killed >= kills / 2, "only {plugins_killed} plugins were killed");
-    eprintln!("{kills} kills of the agent, {plugins_killed} of plugins, {count} pods, {enrolled} enrolled at the end");
     // Its own, and one for each enrolled pod.
     eventually("no namespace is held for nothing", || world.agent().namespaces().len() == enrolled + 1);
     let inodes: Vec<u64> =

@@ -1,5 +1,11 @@
 //! The measurements as a program; `scripts/bench` starts it.
-#![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr, reason = "a tool for tests")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a tool for tests"
+)]
 
 #[path = "../apiserver/mod.rs"]
 mod apiserver;

@@ -10,8 +10,11 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
 
-/// What is measured, by a short name; each returns a row or several.
-pub const ALL: &[(&str, fn(&Options) -> Vec<Row>)] = &[
+/// Measures something, in a row or several.
+type Measure = fn(&Options) -> Vec<Row>;
+
+/// What is measured, by a short name.
+pub const ALL: &[(&str, Measure)] = &[
     ("plugin", idle_plugin),
     ("rules", rules_step),
     ("add", whole_add),
