@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// A pod, with whatever object and sandbox it has at the moment.
 struct Life {
+    number: u32,
     name: String,
     ip: String,
     /// Its label puts it into the mesh.
@@ -19,9 +20,9 @@ fn label(wanted: bool) -> Value {
 }
 
 impl Life {
-    fn new(world: &World, number: usize) -> Self {
+    fn new(world: &World, number: u32) -> Self {
         let (name, ip) = (format!("pod-{number}"), format!("10.54.{}.{}", number / 250, number % 250 + 1));
-        let mut life = Life { name, ip, wanted: number.is_multiple_of(2), up: None };
+        let mut life = Life { number, name, ip, wanted: number.is_multiple_of(2), up: None };
         life.create(world);
         life
     }
@@ -36,6 +37,7 @@ impl Life {
         for _ in 0..5 {
             let sandbox = netns(&self.ip);
             if world.plugin("ADD", "plain", &self.name, &sandbox, &self.ip).code == Some(0) {
+                put_process(&world.node.host_root, self.number + 10, &world.uid("plain", &self.name), &sandbox);
                 self.up = Some(sandbox);
                 return;
             }
@@ -46,6 +48,8 @@ impl Life {
 
     fn stop(&mut self, world: &World) {
         if let Some(sandbox) = self.up.take() {
+            let process = world.node.host_root.join(format!("proc/{}", self.number + 10));
+            std::fs::remove_dir_all(process).unwrap();
             assert_eq!(world.plugin("DEL", "plain", &self.name, &sandbox, &self.ip).code, Some(0));
         }
     }
@@ -78,10 +82,14 @@ impl Life {
 #[test]
 fn whenever_the_agent_is_killed_the_pods_end_as_they_should_be() {
     let (kills, count) = churn((8, 12));
-    let mut world = World::new();
-    // Processes would be found by their cgroups; here only what is remembered leads to sandboxes.
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("proc")).unwrap();
+    let mut world = World::without_agent(&[]);
+    world.node.host_root = root.path().to_owned();
+    world.start_agent();
+    world.start_ztunnel();
     let mut next = random(0x9E37_79B9_7F4A_7C15);
-    let mut pods: Vec<Life> = (0..count).map(|number| Life::new(&world, number)).collect();
+    let mut pods: Vec<Life> = (0..u32::try_from(count).unwrap()).map(|number| Life::new(&world, number)).collect();
     for _ in 0..kills {
         let moment = Duration::from_micros(next() % 80_000);
         let agent = world.agent.take().unwrap();
