@@ -141,7 +141,8 @@ fn a_namespace_that_cannot_be_had_is_named() {
     for path in ["/nonexistent/netns", file.to_str().unwrap(), "/proc/self/ns/mnt", "\n\u{7f}"] {
         let (code, message) = node.call("ADD", "0.4.0").env("CNI_NETNS", path).run().error("0.4.0");
         assert_eq!(code, 4, "{message}");
-        assert!(message.contains("CNI_NETNS") && message.contains(path), "{message}");
+        let shown = path.replace('\n', "\\n").replace('\u{7f}', "\\u{7f}");
+        assert!(message.contains("CNI_NETNS") && message.contains(&shown), "{message}");
     }
     assert!(agent.seen().is_empty());
 }
