@@ -41,6 +41,8 @@ pub struct Own {
 pub struct Edit<'a> {
     /// Tables that are written, whatever stands there.
     write: Vec<&'a Table>,
+    /// Those of them that are not there at all.
+    missing: Vec<&'static str>,
     /// The chains of those that stay because of their sets.
     chains: Vec<(&'static str, Vec<String>)>,
     /// Tables that are switched off and stay.
@@ -74,7 +76,10 @@ impl Own {
             let nothing = TableView::default();
             let want = self.view.table(table.name).unwrap_or(&nothing);
             let wrong = match actual.table(table.name) {
-                None => vec!["is missing".to_owned()],
+                None => {
+                    edit.missing.push(table.name);
+                    vec!["is missing".to_owned()]
+                }
                 Some(have) => {
                     if !table.sets.is_empty() {
                         edit.chains.push((table.name, have.chains.keys().cloned().collect()));
@@ -146,14 +151,15 @@ impl Edit<'_> {
         let mut changes = Vec::new();
         for table in &self.write {
             let chains = self.chains.iter().find(|(name, _)| *name == table.name).map_or(&[][..], |(_, all)| all);
-            replace(table, chains, &mut changes);
+            clear(table, chains, self.missing.contains(&table.name), &mut changes);
+            fill(table, &mut changes);
         }
         changes.extend(self.remove.iter().map(|name| change(DELTABLE, 0, named(&[name]))));
         netlink::netfilter_batch(SUBSYSTEM, &changes).context("write our tables of nf_tables")
     }
 }
 
-/// Writes tables where there are none of these names yet.
+/// Writes tables, in place of those of these names.
 pub fn write(tables: &[Table]) -> Result<()> {
     Edit { write: tables.iter().collect(), ..Edit::default() }.run()
 }
@@ -165,14 +171,17 @@ pub fn make_set(table: &str, family: Family) -> Result<()> {
         .with_context(|| format!("make set {} of table inet {table}", probe_set(family)))
 }
 
-/// A table anew. One with sets keeps them, with what is in them: only its chains, which are `there`, go.
-fn replace(table: &Table, there: &[String], changes: &mut Vec<Change>) {
-    let Table { name, sets, chains } = table;
-    let make = || change(NEWTABLE, CREATE, named(&[name]));
-    changes.push(make());
-    if sets.is_empty() {
-        changes.extend([change(DELTABLE, 0, named(&[name])), make()]);
+/// A table with nothing but its sets. One that has some keeps them, with what is in them: only its chains, which are
+/// `there`, go. Where it is `missing` nothing is removed: the next transaction would wait for that, some 10 ms.
+fn clear(table: &Table, there: &[String], missing: bool, changes: &mut Vec<Change>) {
+    let Table { name, sets, .. } = table;
+    let make = |flags| change(NEWTABLE, CREATE | flags, named(&[name]));
+    if missing {
+        changes.push(make(libc::NLM_F_EXCL));
+    } else if sets.is_empty() {
+        changes.extend([make(0), change(DELTABLE, 0, named(&[name])), make(0)]);
     } else {
+        changes.push(make(0));
         // First all that may lead from one to another.
         for kind in [DELRULE, DELCHAIN] {
             changes.extend(there.iter().map(|chain| {
@@ -182,8 +191,13 @@ fn replace(table: &Table, there: &[String], changes: &mut Vec<Change>) {
                 change(kind, 0, payload)
             }));
         }
-        changes.extend(sets.iter().map(|family| set(name, *family)));
     }
+    changes.extend(sets.iter().map(|family| set(name, *family)));
+}
+
+/// A table's chains and their rules.
+fn fill(table: &Table, changes: &mut Vec<Change>) {
+    let Table { name, chains, .. } = table;
     for chain in chains {
         let mut payload = named(&[name]);
         put_text(&mut payload, nft::CHAIN_NAME, chain.name);

@@ -38,12 +38,23 @@ pub fn add(address: IpAddr, uid: &str) -> Result<()> {
         return Err(invalid!("pod uid {uid:?} does not fit into the comment of a set entry"));
     };
     let comment = [&[COMMENT, length], uid.as_bytes(), b"\0"].concat();
-    // The kernel leaves an entry that is there as it is, and refuses to remove one that is not.
-    let add = |comment| change(NEWSETELEM, libc::NLM_F_CREATE, address, comment);
-    let changes = [add(None), change(DELSETELEM, 0, address, None), add(Some(comment))];
     let family = Family::of(address.to_canonical());
-    netlink::netfilter_batch(SUBSYSTEM, &changes)
-        .with_context(|| format!("add {address} to set {} of table inet {HOST_TABLE}", probe_set(family)))
+    let enter = |flags, comment| change(NEWSETELEM, libc::NLM_F_CREATE | flags, address, comment);
+    // The next transaction after one that removes something waits until no processor can still see that: some 10 ms.
+    // So nothing is removed where nothing has to be.
+    let alone = netlink::netfilter_batch(SUBSYSTEM, &[enter(libc::NLM_F_EXCL, Some(comment.clone()))]);
+    let entered = match alone {
+        Err(e) if e.errno() == Some(libc::EEXIST) => {
+            if entries(family)?.get(&address.to_canonical()).is_some_and(|owner| owner == uid) {
+                return Ok(());
+            }
+            // The kernel leaves an entry that is there as it is, and refuses to remove one that is not.
+            let changes = [enter(0, None), change(DELSETELEM, 0, address, None), enter(0, Some(comment))];
+            netlink::netfilter_batch(SUBSYSTEM, &changes)
+        }
+        other => other,
+    };
+    entered.with_context(|| format!("add {address} to set {} of table inet {HOST_TABLE}", probe_set(family)))
 }
 
 /// Removes an address if its entry is this pod's; says whether it was.
