@@ -52,13 +52,12 @@ pub fn run(options: Options) -> Result<()> {
     let mut agent = Agent::start(&options, &pulse, &inbox)?;
     let keeper = keep_installed(&options, &inbox)?;
     log::info!(target: "cni-agent", "the agent serves {}", options.run_dir.display());
-    let taken_over = agent.serve(&events);
+    let taken_over = agent.serve(&events, keeper);
 
     // In this order: nobody can ask any more, nobody is told any more, then what is on the node.
     drop((plugin_events, plugin_logs));
     let (workspace, judgement) = (Arc::clone(&agent.workspace), agent.judgement.take());
     drop(agent);
-    keeper.stop();
     match verdict(options.disable_safe_upgrade, taken_over, judgement) {
         Verdict::Stays(why) => log::info!(target: "cni-agent", "what was installed stays: {why}"),
         Verdict::Goes(why) => {
@@ -225,8 +224,10 @@ impl Agent {
         })
     }
 
-    /// Runs until there is nothing left to finish; whether another agent has taken our place.
-    fn serve(&mut self, events: &Receiver<Event>) -> bool {
+    /// Runs until there is nothing left to finish; whether another agent has taken our place. Nothing is installed any
+    /// more once a stop has begun: what somebody removes meanwhile must not come back.
+    fn serve(&mut self, events: &Receiver<Event>, keeper: Keeper) -> bool {
+        let mut keeper = Some(keeper);
         let mut taken_over = false;
         loop {
             self.look_around();
@@ -237,6 +238,9 @@ impl Agent {
                 Err(RecvTimeoutError::Disconnected) => return taken_over,
             };
             self.beat.begin();
+            if matches!(event, Event::Stop(_)) {
+                drop(keeper.take());
+            }
             if matches!(event, Event::Stop(Stop::Signal(_))) && self.judgement.is_none() {
                 // While what runs is finished.
                 self.judgement = self.source.judge(&self.own_namespace);

@@ -68,7 +68,8 @@ pub enum Notice {
     Fight,
 }
 
-/// The running keeper. Dropping it stops the thread as well, and leaves everything on the node as it is.
+/// The running keeper. Dropping it stops the thread and waits for it (a pass under way is finished). What is installed
+/// stays.
 #[derive(Debug)]
 pub struct Keeper {
     inbox: Sender<Signal>,
@@ -86,9 +87,6 @@ impl Keeper {
         })?;
         Ok(Keeper { inbox, thread: Some(thread) })
     }
-
-    /// Stops the thread and waits for it (a pass under way is finished). What is installed stays.
-    pub fn stop(self) {}
 }
 
 impl Drop for Keeper {

@@ -4,6 +4,8 @@ use super::*;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
+const PRIMARY: &str = r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge"}]}"#;
+
 fn ip(number: usize) -> String {
     format!("10.44.2.{number}")
 }
@@ -63,8 +65,7 @@ fn a_namespace_that_was_replaced_is_not_taken_for_the_pods() {
 fn a_stop_leaves_everything_for_the_successor() {
     let mut world = World::new();
     let conf = world.node.net_dir().join("10-net.conflist");
-    let primary = r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge"}]}"#;
-    std::fs::write(&conf, primary).unwrap();
+    std::fs::write(&conf, PRIMARY).unwrap();
     world.agent().wait_ready();
     let netns = world.make_pod("web", &ip(1));
     world.add("web", "c1", &netns, &ip(1));
@@ -85,7 +86,7 @@ fn a_stop_leaves_everything_for_the_successor() {
     world.agent.take().unwrap().terminate();
     world.start_agent();
     assert_eq!(world.agent.take().unwrap().terminate(), Some(0));
-    assert_eq!(std::fs::read_to_string(&conf).unwrap(), primary, "the configuration is as it was");
+    assert_eq!(std::fs::read_to_string(&conf).unwrap(), PRIMARY, "the configuration is as it was");
     assert!(is_right(&netns), "pods keep their rules");
 }
 
@@ -103,6 +104,23 @@ fn a_stop_does_not_wait_for_what_hangs() {
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert_ne!(add.join().unwrap().0, 200);
     });
+}
+
+#[test]
+fn nothing_is_installed_once_a_stop_has_begun() {
+    let world = World::new();
+    let netns = world.make_pod("web", &ip(1));
+    world.ztunnel().set_faults(vec![(crate::standin::On::Uid("web".into()), crate::standin::Fault::NoAck)]);
+    let conf = world.node.net_dir().join("10-net.conflist");
+    std::thread::scope(|scope| {
+        scope.spawn(|| world.istio_add("web", netns.path(), &Value::Null));
+        eventually("it waits for ztunnel", || world.state("web") == "pending");
+        world.agent().signal(Signal::SIGTERM);
+        eventually("the stop begins", || world.agent().log().contains("stopping: SIGTERM"));
+        std::fs::write(&conf, PRIMARY).unwrap();
+        eventually("it ends", || world.agent().log().contains("stopped"));
+    });
+    assert_eq!(std::fs::read_to_string(&conf).unwrap(), PRIMARY);
 }
 
 #[test]
