@@ -1,10 +1,11 @@
 //! The source of standalone mode: pods and namespaces as JSON or YAML objects in the files of a directory.
 //!
 //! A file that cannot be parsed keeps its last good content, and so does one that is being written at this moment: a
-//! half-written file is not a deletion. Of a pod that is in two files the one in the first file by name counts.
+//! half-written file is not a deletion. Of a pod that is in two files the one in the first file by name counts. A
+//! directory that cannot be read says nothing, not that there are no pods.
 
 use super::event::{Event, Notice};
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::logging::Repeat;
 use crate::pod::object::{self, Objects};
 use crate::pod::types::{Namespace, Pod, PodName};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Changes that come together are taken together.
 const SETTLE: Duration = Duration::from_millis(10);
-/// Between looks where the kernel does not tell of changes.
+/// Between looks where the kernel does not tell of changes, or the directory cannot be read.
 const POLL: Duration = Duration::from_secs(2);
 /// A known file that was written to within this time may still be half written.
 const YOUNG: Duration = Duration::from_millis(100);
@@ -64,24 +65,38 @@ impl Drop for Directory {
 }
 
 fn run(path: PathBuf, asks: &Receiver<Ask>, inbox: &Sender<Event>) {
-    let mut files = Files { path, known: BTreeMap::new(), trouble: Repeat::new(Duration::MAX) };
+    let mut files = Files::new(path);
     let mut store = Store::default();
     let mut lookups: Vec<(PodName, Instant)> = Vec::new();
-    let mut first = true;
+    let (mut synced, mut missing) = (false, None);
     loop {
-        let again = files.read();
+        let (again, trouble) = match files.read() {
+            Ok(again) => (again, None),
+            Err(e) => (Some(POLL), Some(e.to_string())),
+        };
+        if missing != trouble {
+            missing.clone_from(&trouble);
+            if inbox.send(Event::Condition("pod directory", trouble.clone())).is_err() {
+                return;
+            }
+        }
         for notice in store.update(files.known.values().map(|known| (known.name.as_str(), &known.objects))) {
             if inbox.send(Event::Source(notice)).is_err() {
                 return;
             }
         }
-        if std::mem::take(&mut first) && inbox.send(Event::Source(Notice::Synced)).is_err() {
+        if trouble.is_none()
+            && !std::mem::replace(&mut synced, true)
+            && inbox.send(Event::Source(Notice::Synced)).is_err()
+        {
             return;
         }
         // Other files that are always being written must not hold up an answer.
         let enough = |asked: Instant| clock::now().saturating_duration_since(asked) > 2 * YOUNG;
-        for (name, _) in lookups.extract_if(.., |(_, asked)| again.is_none() || enough(*asked)) {
-            if inbox.send(Event::Source(Notice::LookedUp(name, None))).is_err() {
+        let answerable = |asked: Instant| again.is_none() || trouble.is_some() || enough(asked);
+        for (name, _) in lookups.extract_if(.., |(_, asked)| answerable(*asked)) {
+            let trouble = trouble.clone().filter(|_| !store.knows(&name));
+            if inbox.send(Event::Source(Notice::LookedUp(name, trouble))).is_err() {
                 return;
             }
         }
@@ -106,6 +121,8 @@ fn run(path: PathBuf, asks: &Receiver<Ask>, inbox: &Sender<Event>) {
 struct Files {
     path: PathBuf,
     known: BTreeMap<String, Known>,
+    /// The directory was read once.
+    listed: bool,
     trouble: Repeat,
 }
 
@@ -118,17 +135,17 @@ struct Known {
 }
 
 impl Files {
-    /// Reads what has changed. Returns how long to wait before reading again, if a file may be half written.
-    fn read(&mut self) -> Option<Duration> {
-        let names = match names(&self.path) {
-            Ok(names) => names,
-            // A directory that has gone says nothing about its pods: they are not plaintext because a mount is missing.
-            Err(e) => {
-                report(&mut self.trouble, Err(e));
-                return None;
-            }
-        };
-        report(&mut self.trouble, Ok(()));
+    fn new(path: PathBuf) -> Self {
+        Files { path, known: BTreeMap::new(), listed: false, trouble: Repeat::new(Duration::MAX) }
+    }
+
+    /// Reads what has changed. Returns how long to wait before reading again, if a file may be half written. Fails
+    /// when the directory cannot be read; its pods are not plaintext because a mount is missing.
+    fn read(&mut self) -> Result<Option<Duration>> {
+        let names = names(&self.path);
+        report(&mut self.trouble, names.as_ref().err(), self.listed);
+        let names = names?;
+        self.listed = true;
         self.known.retain(|name, _| names.contains(name));
         let mut again = None;
         for name in names {
@@ -148,23 +165,28 @@ impl Files {
             });
             match read.and_then(|content| known.take(&content)) {
                 Ok(false) => {}
-                result => report(&mut known.trouble, result.map(drop).with_context(|| path.display().to_string())),
+                result => {
+                    let result = result.with_context(|| path.display().to_string());
+                    report(&mut known.trouble, result.as_ref().err(), known.objects != Objects::default());
+                }
             }
         }
-        again
+        Ok(again)
     }
 }
 
 /// Says it once when something cannot be read, and once when it can be again.
-fn report(trouble: &mut Repeat, result: Result<()>) {
+fn report(trouble: &mut Repeat, error: Option<&Error>, said_before: bool) {
     let now = clock::now();
-    match result {
-        Err(e) => {
+    match error {
+        Some(e) => {
             if trouble.failed(&e.to_string(), now).is_some() {
-                log::warn!(target: "cni-agent", "{e}; what it said before still counts");
+                let so =
+                    if said_before { "what it said before still counts" } else { "it will be read when it can be" };
+                log::warn!(target: "cni-agent", "{e}; {so}");
             }
         }
-        Ok(()) => {
+        None => {
             if trouble.worked(now).is_some() {
                 log::info!(target: "cni-agent", "the pod files can be read again");
             }
@@ -224,6 +246,11 @@ struct Store {
 }
 
 impl Store {
+    /// Whether a pod of this name was told of.
+    fn knows(&self, name: &PodName) -> bool {
+        self.pods.values().any(|pod| pod.name == *name)
+    }
+
     /// Compares with what was told last: namespaces first, since pods are decided by their labels.
     fn update<'a>(&mut self, files: impl Iterator<Item = (&'a str, &'a Objects)>) -> Vec<Notice> {
         let mut pods = BTreeMap::new();
@@ -287,8 +314,7 @@ mod tests {
     impl Script {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let files =
-                Files { path: dir.path().to_owned(), known: BTreeMap::new(), trouble: Repeat::new(Duration::MAX) };
+            let files = Files::new(dir.path().to_owned());
             Script { dir, files, store: Store::default() }
         }
 
@@ -299,7 +325,7 @@ mod tests {
         }
 
         fn read(&mut self) -> Vec<String> {
-            self.files.read();
+            let _ = self.files.read();
             let files = self.files.known.values().map(|known| (known.name.as_str(), &known.objects));
             let describe = |notice| match notice {
                 Notice::Pod(pod) => format!("{} {}", pod.uid, pod.labels["l"]),
@@ -347,7 +373,7 @@ mod tests {
         assert_eq!(script.read(), ["a 2"]);
         // One that was just written to is looked at a little later.
         std::fs::write(script.dir.path().join("a.json"), pod("a", "3")).unwrap();
-        assert!(script.files.read().is_some_and(|pause| pause <= YOUNG));
+        assert!(script.files.read().unwrap().is_some_and(|pause| pause <= YOUNG));
         assert_eq!(script.read(), NOTHING);
         script.write("a.json", &pod("a", "3"));
         assert_eq!(script.read(), ["a 3"]);
@@ -357,6 +383,28 @@ mod tests {
         assert_eq!(script.read(), NOTHING);
         std::fs::create_dir(script.dir.path()).unwrap();
         assert_eq!(script.read(), ["a gone"]);
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_is_not_read_until_it_appears() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pods");
+        let (inbox, events) = channel();
+        let directory = Directory::start(&path, inbox).unwrap();
+        let mut next = || format!("{:?}", events.recv_timeout(Duration::from_secs(10)).unwrap());
+        let missing = next();
+        let why = format!("read the directory {}: No such file", path.display());
+        assert!(missing.starts_with("Condition(\"pod directory\", Some(") && missing.contains(&why), "{missing}");
+        directory.look_up(PodName { namespace: "default".to_owned(), name: "a".to_owned() });
+        let answer = next();
+        assert!(answer.contains("LookedUp") && answer.contains(&why), "{answer}");
+        let made = dir.path().join("made");
+        std::fs::create_dir(&made).unwrap();
+        std::fs::write(made.join("a.json"), pod("a", "1")).unwrap();
+        std::fs::rename(made, &path).unwrap();
+        assert_eq!(next(), "Condition(\"pod directory\", None)");
+        assert!(next().starts_with("Source(Pod("));
+        assert_eq!(next(), "Source(Synced)");
     }
 
     #[test]
