@@ -202,6 +202,7 @@ fn uninstall(args: &[OsString]) -> Result<ExitCode> {
         uninstall::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
         uninstall::Request::Uninstall(request) => request,
     };
+    install::directory::expect(&request.installed)?;
     let _lock = no_agent(&request.installed.run_dir)?;
     let mut removal = install::uninstall(&request.installed, request.run);
     let of_filter = removal::remove(&request.site, request.pods, request.run);

@@ -1,6 +1,6 @@
 //! Our own executable in the node's CNI bin dir.
 
-use super::directory::names;
+use super::directory::{missing, names};
 use super::{Options, PLUGIN};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::file::{self, Mode, Staged};
@@ -50,7 +50,7 @@ impl Binary {
 
     /// Puts our executable in place of whatever is there.
     pub fn install(&mut self, options: &Options) -> Result<()> {
-        install(options).map_err(|e| hint(e, &options.bin_dir))
+        install(options).map_err(|e| explain(e, options))
     }
 }
 
@@ -103,11 +103,14 @@ pub fn sweep(options: &Options) -> Result<()> {
 }
 
 /// Tells people where their platform looks for plugins: a wrong directory is the usual cause.
-fn hint(error: Error, dir: &Path) -> Error {
+fn explain(error: Error, options: &Options) -> Error {
+    if let Some((finding, remedy)) = missing(&options.bin_dir, options) {
+        return Error::of(error.kind(), format!("{finding}; {remedy}"));
+    }
     error.context(format!(
         "install the CNI plugin into {} (--cni-bin-dir; if the platform has its own: k3s /var/lib/rancher/k3s/data/cni, \
          k0s and most others /opt/cni/bin, microk8s /var/snap/microk8s/current/opt/cni/bin, GKE \
          /home/kubernetes/bin, OpenShift /var/lib/cni/bin)",
-        dir.display()
+        options.bin_dir.display()
     ))
 }

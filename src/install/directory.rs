@@ -3,7 +3,7 @@
 use super::Options;
 use super::conf;
 use super::plan::{Access, Change, Found, Listing, Place, Step};
-use crate::error::{Context, Kind, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::sys::{clock, file};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -73,6 +73,32 @@ pub(super) fn names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// A directory of the node that is not there: the finding and the remedy. `None`: it is there, or cannot be looked at.
+pub fn missing(dir: &Path, options: &Options) -> Option<(String, String)> {
+    let gone = |dir: &Path| std::fs::metadata(dir).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    let root = options.host_root.path();
+    let remedy = if dir.starts_with(root) && gone(root) {
+        format!("--host-root {} is not there: on a host give --host-root /", root.display())
+    } else if dir == options.bin_dir {
+        "make it (mkdir -p), or name the one that has this machine's CNI plugins with --cni-bin-dir (Debian: \
+         /usr/lib/cni)"
+            .to_owned()
+    } else {
+        "name the one that the container runtime reads with --mounted-cni-net-dir; on a host give --host-root /"
+            .to_owned()
+    };
+    gone(dir).then(|| (format!("the directory {} does not exist", dir.display()), remedy))
+}
+
+/// Refuses to go on without the host root and the conf dir: what has to be removed is somewhere else then.
+pub fn expect(options: &Options) -> Result<()> {
+    let needed = [options.net_dir.as_path(), options.host_root.path()];
+    match needed.into_iter().find_map(|dir| missing(dir, options)) {
+        Some((finding, remedy)) => Err(Error::of(Kind::NotFound, format!("{finding}; {remedy}"))),
+        None => Ok(()),
+    }
+}
+
 /// How [`apply`] ended when nothing failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
@@ -117,6 +143,17 @@ pub fn apply(steps: &[Step], listing: &Listing, options: &Options) -> Result<App
 pub fn describe(step: &Step, options: &Options) -> String {
     let verb = if step.change == Change::Remove { "remove" } else { "write" };
     format!("{verb} {}: {}", path(options, step.place).join(&step.name).display(), step.why)
+}
+
+/// What becomes of the copies that a removal leaves, as lines for people.
+pub fn kept(steps: &[Step], listing: &Listing, options: &Options) -> Vec<String> {
+    let goes = |name: &String| steps.iter().any(|step| step.place == Place::Saved && step.name == *name);
+    let kept = listing.saved.keys().filter(|name| !goes(name));
+    let line = |name: &String| {
+        let copy = path(options, Place::Saved).join(name);
+        format!("keep {}: {} has nothing that can be loaded in its place", copy.display(), options.net_dir.display())
+    };
+    kept.map(line).collect()
 }
 
 /// Removes what killed processes left of files they were writing.

@@ -132,7 +132,9 @@ pub fn remove(listing: &Listing, options: &Options) -> Vec<Step> {
         planner.take_out(name, "the plugin is being removed");
     }
     for name in listing.saved.keys() {
-        planner.push(Place::Saved, name, Change::Remove, "no longer needed");
+        if planner.is_in_use(name) {
+            planner.push(Place::Saved, name, Change::Remove, "no longer needed");
+        }
     }
     planner.steps
 }
@@ -383,6 +385,13 @@ impl<'a> Planner<'a> {
             self.write(Place::Net, origin, original, saved.access, &format!("the original comes back; {why}"));
         }
         self.push(Place::Net, name, Change::Remove, &format!("{origin} takes its place; {why}"));
+    }
+
+    /// Whether the file that a copy is of, or what was made of it, is there and can be loaded, so that nobody needs the
+    /// copy once our entry is out.
+    fn is_in_use(&self, saved: &str) -> bool {
+        let same = |name: &str| name == saved || conf::list_name(name) == saved || conf::list_name(saved) == name;
+        self.confs.iter().any(|(name, conf)| same(name) && conf.is_ok() && !self.listing.is_empty(name))
     }
 
     fn access(&self, name: &str) -> Access {

@@ -82,6 +82,7 @@ fn who_needs(executable: &Path, options: &Options, run: Run) -> Option<String> {
 
 fn configuration(options: &Options, run: Run, removal: &mut Removal) -> Result<()> {
     const TRIES: usize = 10;
+    directory::expect(options)?;
     for _ in 0..TRIES {
         let listing = directory::read(options)?;
         let steps = plan::remove(&listing, options);
@@ -98,6 +99,7 @@ fn configuration(options: &Options, run: Run, removal: &mut Removal) -> Result<(
             Some(applied)
         });
         if overtaken.transpose()?.is_none() {
+            removal.steps.extend(directory::kept(&steps, &listing, options));
             return Ok(());
         }
     }

@@ -479,6 +479,16 @@ fn uninstall_from_a_shell() {
         let host_root = format!("--host-root={}", root.display());
         finish(&mut ferrule(&[&["uninstall", &host_root, &run_dir], more].concat()), b"")
     };
+    // With another host root, what is to be removed cannot be seen: nothing is touched.
+    let saved = node.path("run/istio-cni/replaced/10-podnet.conflist");
+    for (flag, said) in [
+        (format!("--host-root={}/nope", root.display()), "/nope is not there: on a host give --host-root /\n"),
+        (format!("--mounted-cni-net-dir={}/nope", root.display()), "nope does not exist; name the one that "),
+    ] {
+        let refused = run(&[&flag, "--dry-run=false"]);
+        assert!(refused.code == Some(1) && refused.stdout.is_empty() && refused.stderr.contains(said), "{refused:?}");
+        assert!(saved.exists());
+    }
     let lock = Lock::try_take(&node.path("run/istio-cni/lock")).unwrap().unwrap();
     let refused = run(&[]);
     assert!(refused.code == Some(1) && refused.stderr.contains("an agent is running"), "{refused:?}");
@@ -493,6 +503,35 @@ fn uninstall_from_a_shell() {
     assert_eq!((again.code, again.stdout.as_str()), (Some(0), "nothing of ours is installed\n"));
     assert_eq!(run(&["now"]).code, Some(2));
     assert!(run(&["--help"]).stdout.contains("--dry-run"));
+}
+
+/// What our entry was to be taken out of is not there: whoever brings it back may want the original.
+#[test]
+fn a_copy_of_what_cannot_be_found_is_kept() {
+    let node = Node::new();
+    node.write("10-podnet.conflist", BRIDGE);
+    Kept::start(node.options()).ready();
+    let installed = node.read("10-podnet.conflist");
+    let saved = node.path("run/istio-cni/replaced/10-podnet.conflist");
+    for broken in [None, Some("{"), Some("")] {
+        match broken {
+            Some(text) => node.write("10-podnet.conflist", text),
+            None => fs::remove_file(node.net("10-podnet.conflist")).unwrap(),
+        }
+        let removal = uninstall(&node.options(), Run::Real);
+        assert!(
+            removal.steps.contains(&format!(
+                "keep {}: {} has nothing that can be loaded in its place",
+                saved.display(),
+                node.net("").display()
+            )),
+            "{removal:?}"
+        );
+        assert_eq!(fs::read_to_string(&saved).unwrap(), BRIDGE);
+        node.write("10-podnet.conflist", &installed);
+    }
+    uninstall(&node.options(), Run::Real);
+    assert!(node.read("10-podnet.conflist") == BRIDGE && !saved.exists());
 }
 
 /// In a container only parts of the host are mounted below the host root: what is missing there may exist all the same.

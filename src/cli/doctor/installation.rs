@@ -22,10 +22,14 @@ const ABOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Facts {
     listing: Result<Listing, String>,
-    /// Every name in the conf dir; nothing when there is no such directory.
-    conf_names: Option<Vec<String>>,
-    /// Every name in the bin dir; nothing when there is no such directory.
-    bin_names: Option<Vec<String>>,
+    /// That the conf dir is not there, and what to do about it.
+    no_conf_dir: Option<(String, String)>,
+    /// The same for the bin dir.
+    no_bin_dir: Option<(String, String)>,
+    /// Every name in the conf dir.
+    conf_names: Vec<String>,
+    /// Every name in the bin dir.
+    bin_names: Vec<String>,
     plugin: Plugin,
     /// Platforms that have plugins or configurations at their own places: name, place, and what is there.
     elsewhere: Vec<Elsewhere>,
@@ -55,12 +59,14 @@ impl Facts {
     pub(super) fn gather(options: &Options) -> Self {
         let install = &options.install;
         let names = |dir: &Path| {
-            let entries = std::fs::read_dir(dir).ok()?.flatten();
-            Some(entries.filter_map(|entry| entry.file_name().into_string().ok()).collect())
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
         };
         let stat = std::fs::metadata(install.run_dir.join(kubeconfig::FILE)).ok();
         Facts {
             listing: directory::read(install).map_err(|e| e.to_string()),
+            no_conf_dir: directory::missing(&install.net_dir, install),
+            no_bin_dir: directory::missing(&install.bin_dir, install),
             conf_names: names(&install.net_dir),
             bin_names: names(&install.bin_dir),
             plugin: plugin(&binary::path(install), &install.executable),
@@ -94,13 +100,16 @@ impl Facts {
             Ok(listing) => listing,
             Err(e) => return vec![Finding::fail(CHECK, &e, &"is the conf dir mounted, and may we read it?")],
         };
-        let names = self.conf_names.as_deref().unwrap_or_default();
-        let hidden = names.iter().find(|name| name.ends_with(".cilium_bak"));
+        if let Some((finding, remedy)) = &self.no_conf_dir {
+            let other =
+                self.other_place(true, options).map(|place| format!("{place}: name it with --mounted-cni-net-dir"));
+            return vec![Finding::fail(CHECK, finding, other.as_ref().unwrap_or(remedy))];
+        }
+        let hidden = self.conf_names.iter().find(|name| name.ends_with(".cilium_bak"));
         let plan = plan::install(listing, install);
         let mut findings = Vec::new();
         match &plan.state {
             State::Waiting(reason) => {
-                let there = if self.conf_names.is_some() { "" } else { " (no such directory)" };
                 let remedy = match (self.other_place(true, options), hidden) {
                     (_, Some(hidden)) => format!("Cilium has renamed {hidden}: set cni.exclusive=false for Cilium"),
                     (Some(place), _) => format!("{place}: name it with --mounted-cni-net-dir"),
@@ -108,7 +117,7 @@ impl Facts {
                           (--mounted-cni-net-dir)?"
                         .to_owned(),
                 };
-                findings.push(Finding::fail(CHECK, &format_args!("{dir}{there}: {reason}"), &remedy));
+                findings.push(Finding::fail(CHECK, &format_args!("{dir}: {reason}"), &remedy));
             }
             State::Unsettled => {
                 findings.push(Finding::warn(
@@ -200,9 +209,8 @@ impl Facts {
     fn chain(&self, types: &[String], options: &Options) -> Option<Finding> {
         const CHECK: &str = "bin dir";
         let dir = options.install.bin_dir.display();
-        let names = self.bin_names.as_deref().unwrap_or_default();
-        let missing: Vec<&str> =
-            types.iter().map(String::as_str).filter(|kind| !names.iter().any(|name| name == kind)).collect();
+        let there = |kind: &&str| self.bin_names.iter().any(|name| name == kind);
+        let missing: Vec<&str> = types.iter().map(String::as_str).filter(|kind| !there(kind)).collect();
         if missing.is_empty() {
             return None;
         }
@@ -242,9 +250,10 @@ impl Facts {
                 Finding::ok(CHECK, &format_args!("{path} is this executable, {}", env!("CARGO_PKG_VERSION")))
             }
             Plugin::Missing => {
-                let remedy = place()
-                    .map_or_else(|| PUTS_IT_THERE.to_owned(), |place| format!("{place}: name it with --cni-bin-dir"));
-                Finding::fail(CHECK, &format_args!("{path} is missing"), &remedy)
+                let (finding, remedy) =
+                    self.no_bin_dir.clone().unwrap_or_else(|| (format!("{path} is missing"), PUTS_IT_THERE.to_owned()));
+                let other = place().map(|place| format!("{place}: name it with --cni-bin-dir"));
+                Finding::fail(CHECK, &finding, &other.unwrap_or(remedy))
             }
             Plugin::Other(about) => {
                 Finding::fail(CHECK, &format_args!("{path} is another one ({about})"), &PUTS_IT_RIGHT)
@@ -255,7 +264,7 @@ impl Facts {
     }
 
     fn has_no_plugins(&self) -> bool {
-        self.bin_names.as_deref().unwrap_or_default().iter().all(|name| name.starts_with(PLUGIN))
+        self.bin_names.iter().all(|name| name.starts_with(PLUGIN))
     }
 
     fn kubeconfig(&self, options: &Options) -> Finding {

@@ -110,6 +110,9 @@ fn missing_directories_are_named() {
     fs::remove_dir(node.path("opt/cni/bin")).unwrap();
     let mut kept = Kept::start(node.options());
     kept.not_ready("opt/cni/bin");
+    let (problem, dir) = (kept.problems().unwrap()[0].clone(), node.path("opt/cni/bin"));
+    let start = format!("the directory {} does not exist; make it (mkdir -p), or ", dir.display());
+    assert!(problem.starts_with(&start) && problem.contains("--cni-bin-dir"), "{problem}");
     assert_eq!(node.read("10-podnet.conflist"), BRIDGE);
     fs::create_dir(node.path("opt/cni/bin")).unwrap();
     kept.ready();

@@ -301,10 +301,10 @@ fn without_an_agent() {
     assert_eq!((got.code, got.stderr.as_str()), (Some(1), ""));
     for line in [
         format!(
-            "fail  CNI configuration: {} (no such directory): waiting for a CNI configuration",
+            "fail  CNI configuration: the directory {} does not exist; name the one that the container runtime reads",
             path("etc/cni/net.d")
         ),
-        format!("fail  plugin: {} is missing", path("opt/cni/bin/istio-cni")),
+        format!("fail  plugin: the directory {} does not exist; make it (mkdir -p), or", path("opt/cni/bin")),
         format!("fail  run dir: {} is missing", path("run")),
         format!("fail  socket: {} is missing; the agent makes it: is it running?", path("run/pluginevent.sock")),
         format!("fail  agent: no agent answers on {} (no such file or directory)", path("run/pluginevent.sock")),
@@ -313,4 +313,15 @@ fn without_an_agent() {
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "it makes nothing");
     assert!(Path::new(FERRULE).exists());
+    // A host root that was forgotten is said so, rather than what follows from it.
+    let got = finish(&mut ferrule(&["doctor", "--host-root", &path("nope"), "--pod-source", "dir:/nowhere"]), b"");
+    let (nope, remedy) = (path("nope"), "is not there: on a host give --host-root /");
+    for line in [
+        format!(
+            "fail  CNI configuration: the directory {nope}/etc/cni/net.d does not exist; --host-root {nope} {remedy}"
+        ),
+        format!("fail  plugin: the directory {nope}/opt/cni/bin does not exist; --host-root {nope} {remedy}"),
+    ] {
+        assert!(got.stdout.lines().any(|found| found == line), "{line}\nin\n{}", got.stdout);
+    }
 }
