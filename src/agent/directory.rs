@@ -68,7 +68,7 @@ fn run(path: PathBuf, asks: &Receiver<Ask>, inbox: &Sender<Event>) {
     let mut files = Files::new(path);
     let mut store = Store::default();
     let mut lookups: Vec<(PodName, Instant)> = Vec::new();
-    let (mut synced, mut missing) = (false, None);
+    let (mut synced, mut missing, mut unread) = (false, None, Vec::new());
     loop {
         let (again, trouble) = match files.read() {
             Ok(again) => (again, None),
@@ -82,6 +82,13 @@ fn run(path: PathBuf, asks: &Receiver<Ask>, inbox: &Sender<Event>) {
         }
         for notice in store.update(files.known.values().map(|known| (known.name.as_str(), &known.objects))) {
             if inbox.send(Event::Source(notice)).is_err() {
+                return;
+            }
+        }
+        let broken = files.unread();
+        if unread != broken {
+            unread.clone_from(&broken);
+            if inbox.send(Event::Source(Notice::Unread(broken))).is_err() {
                 return;
             }
         }
@@ -131,6 +138,8 @@ struct Known {
     /// Of the content that was last looked at, good or not.
     hash: Option<u64>,
     objects: Objects,
+    /// Why it could not be read the last time.
+    unread: Option<String>,
     trouble: Repeat,
 }
 
@@ -161,35 +170,47 @@ impl Files {
                 name,
                 hash: None,
                 objects: Objects::default(),
+                unread: None,
                 trouble: Repeat::new(Duration::MAX),
             });
+            if read.is_err() {
+                known.hash = None;
+            }
             match read.and_then(|content| known.take(&content)) {
                 Ok(false) => {}
                 result => {
                     let result = result.with_context(|| path.display().to_string());
-                    report(&mut known.trouble, result.as_ref().err(), known.objects != Objects::default());
+                    let said_before = known.objects != Objects::default();
+                    known.unread = report(&mut known.trouble, result.as_ref().err(), said_before);
                 }
             }
         }
         Ok(again)
     }
+
+    /// The files that cannot be read, and why.
+    fn unread(&self) -> Vec<String> {
+        self.known.values().filter_map(|known| known.unread.clone()).collect()
+    }
 }
 
-/// Says it once when something cannot be read, and once when it can be again.
-fn report(trouble: &mut Repeat, error: Option<&Error>, said_before: bool) {
+/// Says it once when something cannot be read, and once when it can be again. Returns what is to be said while it cannot.
+fn report(trouble: &mut Repeat, error: Option<&Error>, said_before: bool) -> Option<String> {
     let now = clock::now();
     match error {
         Some(e) => {
+            let so = if said_before { "what it said before still counts" } else { "it will be read when it can be" };
+            let text = format!("{e}; {so}");
             if trouble.failed(&e.to_string(), now).is_some() {
-                let so =
-                    if said_before { "what it said before still counts" } else { "it will be read when it can be" };
-                log::warn!(target: "cni-agent", "{e}; {so}");
+                log::warn!(target: "cni-agent", "{text}");
             }
+            Some(text)
         }
         None => {
             if trouble.worked(now).is_some() {
                 log::info!(target: "cni-agent", "the pod files can be read again");
             }
+            None
         }
     }
 }
@@ -368,9 +389,19 @@ mod tests {
         for cut in 0..whole.len() {
             script.write("a.json", &whole[..cut]);
             assert_eq!(script.read(), NOTHING, "cut at {cut}");
+            let unread = script.files.unread();
+            let told =
+                |text: &String| text.contains("a.json: ") && text.ends_with("; what it said before still counts");
+            assert!(unread.len() == 1 && unread.iter().all(told), "cut at {cut}: {unread:?}");
         }
         script.write("a.json", &whole);
         assert_eq!(script.read(), ["a 2"]);
+        assert_eq!(script.files.unread(), NOTHING);
+        script.write("new.json", "{");
+        assert_eq!(script.read(), NOTHING);
+        assert!(script.files.unread()[0].ends_with("; it will be read when it can be"));
+        std::fs::remove_file(script.dir.path().join("new.json")).unwrap();
+        assert_eq!((script.read(), script.files.unread()), (Vec::new(), Vec::new()));
         // One that was just written to is looked at a little later.
         std::fs::write(script.dir.path().join("a.json"), pod("a", "3")).unwrap();
         assert!(script.files.read().unwrap().is_some_and(|pause| pause <= YOUNG));
@@ -391,7 +422,7 @@ mod tests {
         let path = dir.path().join("pods");
         let (inbox, events) = channel();
         let directory = Directory::start(&path, inbox).unwrap();
-        let mut next = || format!("{:?}", events.recv_timeout(Duration::from_secs(10)).unwrap());
+        let next = || format!("{:?}", events.recv_timeout(Duration::from_secs(10)).unwrap());
         let missing = next();
         let why = format!("read the directory {}: No such file", path.display());
         assert!(missing.starts_with("Condition(\"pod directory\", Some(") && missing.contains(&why), "{missing}");

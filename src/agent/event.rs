@@ -73,6 +73,8 @@ pub enum Notice {
     NamespaceGone(String),
     /// Everything there was at the start has been told.
     Synced,
+    /// These files, and no others, cannot be read now: which, and why.
+    Unread(Vec<String>),
     /// This pod was looked up as asked; if there is one it has been told before this. With what went wrong, if the
     /// question could not be answered.
     LookedUp(PodName, Option<String>),

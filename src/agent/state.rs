@@ -89,6 +89,8 @@ pub struct State {
     /// The source has told everything there was at the start: what it has not told is not there.
     synced: bool,
     conditions: BTreeMap<&'static str, String>,
+    /// Files of the source that cannot be read, and why.
+    unread: Vec<String>,
     last_task: u64,
     /// Uniform in 0..1: spreads retries and verifications.
     jitter: Box<dyn FnMut() -> f64 + Send>,
@@ -159,6 +161,7 @@ impl State {
             outside_changed: false,
             synced: false,
             conditions: BTreeMap::new(),
+            unread: Vec::new(),
             last_task: 0,
             jitter,
             now,
@@ -218,6 +221,7 @@ impl State {
             Notice::Namespace(namespace) => self.namespace_changed(&namespace.name, Some(namespace.labels)),
             Notice::NamespaceGone(name) => self.namespace_changed(&name, None),
             Notice::Synced => self.synced(),
+            Notice::Unread(files) => self.unread = files,
             Notice::LookedUp(name, trouble) => self.looked_up(&name, trouble.as_deref()),
         }
     }
@@ -327,6 +331,27 @@ impl State {
         };
         let conditions = self.conditions.iter().map(|(what, problem)| format!("{what}: {problem}"));
         phase.into_iter().chain(self.host_not_ready()).chain(conditions).collect()
+    }
+
+    /// What helps a pod that the source does not know.
+    fn remedy_for_unknown(&self) -> String {
+        match self.unread.as_slice() {
+            _ if self.config.cluster => String::new(),
+            [] => "; write a Pod file for it there".to_owned(),
+            [first, rest @ ..] if rest.is_empty() => format!("; a file there cannot be read: {first}"),
+            [first, rest @ ..] => format!("; {} files there cannot be read: {first}; …", rest.len() + 1),
+        }
+    }
+
+    /// Said where a pod needs a ztunnel and there is none.
+    fn no_ztunnel(&self) -> String {
+        let socket = &self.config.ztunnel_socket;
+        let remedy = if self.config.cluster {
+            "the ztunnel pod running on this node"
+        } else {
+            "ztunnel running, with this socket"
+        };
+        format!("no ztunnel is connected on {socket}; is {remedy}?")
     }
 
     /// Everything the source had has been told: pods of an earlier run are looked for, all in one walk.

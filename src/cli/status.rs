@@ -13,8 +13,8 @@ use std::path::PathBuf;
 
 const ABOUT: &str = "Lists the pods of this node: how they stand, for how long, their addresses, and why. Asks the agent \
                      over its socket. Exit code 0 only when all is well: the agent is ready, a ztunnel is connected in \
-                     ambient mode, and every pod that should be in the mesh is enrolled; 1 when not; 3 when no agent \
-                     answers.";
+                     ambient mode, every pod file can be read, and every pod that should be in the mesh is enrolled; \
+                     1 when not; 3 when no agent answers.";
 
 /// What was asked for.
 #[derive(Debug)]
@@ -108,7 +108,10 @@ impl Status {
 /// Whether nothing is left to be done.
 pub fn is_well(view: &View) -> bool {
     let settled = |pod: &PodStatus| matches!(pod.state, PodState::None | PodState::Enrolled);
-    view.ready && (!view.ambient || !view.ztunnels.is_empty()) && view.pods.iter().all(settled)
+    view.ready
+        && view.unread.is_empty()
+        && (!view.ambient || !view.ztunnels.is_empty())
+        && view.pods.iter().all(settled)
 }
 
 /// A state in one word, and how it is meant.
@@ -137,11 +140,11 @@ pub fn table(view: &View, colour: Colour) -> String {
         text.push('\n');
     }
     text += &format!("{}\n", summary(view));
-    let reasons = view.reasons.iter().map(|reason| vec![cell("not ready:", Tone::Bad), cell(reason, Tone::Plain)]);
-    text += &columns("", &reasons.collect::<Vec<_>>(), colour);
-    if view.ambient && view.ztunnels.is_empty() {
-        let remedy = "no ztunnel is connected: is the ztunnel pod running on this node?";
-        text += &format!("{}\n", painted(remedy, Tone::Bad, colour));
+    let said = |what: &'static str| move |text: &String| vec![cell(what, Tone::Bad), cell(text, Tone::Plain)];
+    let lines = view.reasons.iter().map(said("not ready:")).chain(view.unread.iter().map(said("not read:")));
+    text += &columns("", &lines.collect::<Vec<_>>(), colour);
+    if let Some(words) = &view.no_ztunnel {
+        text += &format!("{}\n", painted(words, Tone::Bad, colour));
     }
     text
 }
@@ -202,6 +205,8 @@ mod tests {
             source: "the API server".to_owned(),
             ready: true,
             reasons: vec![],
+            unread: vec![],
+            no_ztunnel: None,
             ztunnels: vec![ZtunnelStatus { connection: 1, snapshot: true, acknowledged: 1 }],
             pods: vec![
                 pod("shop", "web-0", PodState::Enrolled, 192, &["10.0.0.7", "fd00::7"], "rules are in place"),
@@ -228,6 +233,7 @@ mod tests {
         };
         assert!(!spoil(|view| view.ready = false));
         assert!(!spoil(|view| view.ztunnels.clear()));
+        assert!(!spoil(|view| view.unread.push("pods/a.yaml: not YAML".to_owned())));
         assert!(spoil(|view| {
             view.ztunnels.clear();
             view.ambient = false;
@@ -242,13 +248,15 @@ mod tests {
         let mut view = view();
         view.ready = false;
         view.reasons = vec!["installation: waiting".to_owned(), "host rules: no".to_owned()];
+        view.unread = vec!["pods/a.yaml: not YAML".to_owned()];
         view.ztunnels.clear();
+        view.no_ztunnel = Some("no ztunnel is connected on z.sock".to_owned());
         view.pods.clear();
         assert_eq!(
             table(&view, Colour::Off),
             "no pods; ztunnels: 0; agent 1.2.3: not ready; source: the API server\n\
              not ready:  installation: waiting\nnot ready:  host rules: no\n\
-             no ztunnel is connected: is the ztunnel pod running on this node?\n"
+             not read:   pods/a.yaml: not YAML\nno ztunnel is connected on z.sock\n"
         );
     }
 }

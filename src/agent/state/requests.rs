@@ -127,7 +127,10 @@ impl State {
                     self.refuse(reply, 11, format!("{} cannot tell about pod {name}: {trouble}", self.config.source));
                 }
                 (Some(uid), None) => self.admit(&uid, event, netns, reply),
-                (None, None) => self.refuse(reply, 11, format!("pod {name} is not known to {}", self.config.source)),
+                (None, None) => {
+                    let (source, remedy) = (&self.config.source, self.remedy_for_unknown());
+                    self.refuse(reply, 11, format!("pod {name} is not known to {source}{remedy}"));
+                }
             }
         }
     }
@@ -248,8 +251,7 @@ impl State {
                 let (code, message) = if rules {
                     (101, "the traffic rules could not be put in place in time".to_owned())
                 } else if self.ztunnels.is_empty() {
-                    let socket = &self.config.ztunnel_socket;
-                    (11, format!("no ztunnel is connected on {socket}; is the ztunnel pod running on this node?"))
+                    (11, self.no_ztunnel())
                 } else {
                     (11, format!("ztunnel did not acknowledge the pod within {} s", ACK.as_secs()))
                 };

@@ -25,6 +25,12 @@ pub struct Status {
     pub ready: bool,
     /// Why it is not.
     pub reasons: Vec<String>,
+    /// Files of the source that cannot be read, and why.
+    #[serde(default)]
+    pub unread: Vec<String>,
+    /// In words, that there is no ztunnel where one is needed.
+    #[serde(default)]
+    pub no_ztunnel: Option<String>,
     /// Connected ztunnels, the newest last.
     pub ztunnels: Vec<ZtunnelStatus>,
     /// Pods of this node, by uid.
@@ -129,6 +135,8 @@ impl State {
             source: self.config.source.clone(),
             ready: reasons.is_empty(),
             reasons,
+            unread: self.unread.clone(),
+            no_ztunnel: (self.config.policy.ambient_enabled && self.ztunnels.is_empty()).then(|| self.no_ztunnel()),
             ztunnels: ztunnels.collect(),
             pods: self.pods.values().map(|entry| self.pod_status(entry)).collect(),
         };
@@ -150,7 +158,8 @@ impl State {
         }
         let current = self.names.get(name).and_then(|uid| self.pods.get(uid));
         let Some(entry) = current.or_else(|| self.pods.values().find(|entry| entry.name == *name)) else {
-            let message = format!("pod {name} is not on this node, by what {} says", self.config.source);
+            let (source, remedy) = (&self.config.source, self.remedy_for_unknown());
+            let message = format!("pod {name} is not on this node, by what {source} says{remedy}");
             return Answer::Failed(Failure::new(code::AGENT_REFUSED, message));
         };
         let none = StringMap::new();

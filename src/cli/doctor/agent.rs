@@ -108,7 +108,7 @@ impl Facts {
             findings.push(self.ztunnel.judge(&options.ztunnel_socket, "the agent"));
         }
         match &self.status {
-            Ok(status) => findings.extend(said(status, &options.ztunnel_socket)),
+            Ok(status) => findings.extend(said(status, options)),
             Err(e) => findings.push(Finding::fail("agent", &e, &"until one does, pods of the mesh do not start")),
         }
         findings
@@ -135,7 +135,7 @@ impl Facts {
 }
 
 /// What the agent's own words mean.
-fn said(status: &Status, socket: &Path) -> Vec<Finding> {
+fn said(status: &Status, options: &Options) -> Vec<Finding> {
     let mut findings = Vec::new();
     let ours = env!("CARGO_PKG_VERSION");
     if status.version == ours {
@@ -150,11 +150,19 @@ fn said(status: &Status, socket: &Path) -> Vec<Finding> {
     for reason in &status.reasons {
         findings.push(Finding::fail("agent", &format_args!("not ready: {reason}"), &"its log says more"));
     }
+    for file in &status.unread {
+        findings.push(Finding::warn("pods", file, &"mend the file, or take it away"));
+    }
     findings.push(match (status.ambient, status.ztunnels.len()) {
         (false, _) => Finding::ok("ztunnel", &"not needed: ambient mode is off"),
         (true, 0) => {
-            let remedy = "is the ztunnel pod running on this node, and does it have the same directory mounted?";
-            Finding::fail("ztunnel", &format_args!("none is connected on {}", socket.display()), &remedy)
+            let remedy = if options.cluster {
+                "is the ztunnel pod running on this node, and does it have the same directory mounted?"
+            } else {
+                "is ztunnel running, with this socket?"
+            };
+            let socket = options.ztunnel_socket.display();
+            Finding::fail("ztunnel", &format_args!("none is connected on {socket}"), &remedy)
         }
         (true, n) => Finding::ok("ztunnel", &format_args!("{n} connected")),
     });

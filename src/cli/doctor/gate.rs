@@ -72,6 +72,8 @@ mod tests {
             source: String::new(),
             ready: true,
             reasons: Vec::new(),
+            unread: Vec::new(),
+            no_ztunnel: None,
             ztunnels: Vec::new(),
             pods: pods.collect(),
         }

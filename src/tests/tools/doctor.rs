@@ -217,8 +217,7 @@ fn faults_of_sockets_ztunnel_and_pods() {
         &scene,
         &scene.run("doctor", &[]),
         &[
-            "fail  ztunnel: none is connected on DIR/ztunnel.sock; is the ztunnel pod running on this node, and does it \
-           have the same directory mounted?",
+            "fail  ztunnel: none is connected on DIR/ztunnel.sock; is ztunnel running, with this socket?",
             "warn  pods: on their way: default/web (no ztunnel is connected on DIR/ztunnel.sock); ferrule explain \
            NAMESPACE/NAME says where it stands",
         ],

@@ -53,8 +53,22 @@ fn what_is_not_as_it_should_be_is_shown_and_exits_with_1() {
     let explained = scene.run("explain", &["default/gone"]);
     same_as_fixture("explain-lost.txt", &scene.settled(&explained.stdout));
 
+    scene.node.write_pod("bad.yaml", "kind: [");
+    eventually("the file is shown", || scene.run("status", &[]).stdout.contains("not read:"));
+    let why = "bad.yaml: not YAML: line 1, column 7: unclosed bracket '['";
+    let status = scene.run("status", &[]);
+    assert!(status.stdout.contains(why), "{}", status.stdout);
+    let unknown = scene.run("explain", &["default/bad"]);
+    assert!(
+        unknown.stderr.contains("; a file there cannot be read: ") && unknown.stderr.contains(why),
+        "{}",
+        unknown.stderr
+    );
+    let doctor = scene.run("doctor", &[]);
+    assert!(doctor.stdout.contains(why), "{}", doctor.stdout);
+
     scene.ztunnel = None;
-    eventually("no ztunnel", || scene.run("status", &[]).stdout.contains("no ztunnel is connected: is the"));
+    eventually("no ztunnel", || scene.run("status", &[]).stdout.contains("; is ztunnel running, with this socket?"));
     let status = scene.run("status", &[]);
     assert_eq!(status.code, Some(1), "{}", status.stdout);
     assert!(status.stdout.contains("1 pending"), "{}", status.stdout);

@@ -70,7 +70,7 @@ fn without_ztunnel_an_add_fails_after_a_second() {
     assert_eq!(script.pass(Duration::from_millis(2)), ["remove n1"]);
     assert_eq!(
         script.removed(),
-        ["forget a", "reply 1: 11 no ztunnel is connected on ztunnel.sock; is the ztunnel pod running on this node?"]
+        ["forget a", "reply 1: 11 no ztunnel is connected on ztunnel.sock; is ztunnel running, with this socket?"]
     );
     // One that comes in time is enough.
     script.add("a", "n2");
@@ -163,7 +163,7 @@ fn an_unknown_pod_is_looked_up() {
     let name = PodName { namespace: "default".to_owned(), name: "b".to_owned() };
     assert_eq!(
         script.source(Notice::LookedUp(name.clone(), None)),
-        ["reply 1: 11 pod default/b is not known to the test"],
+        ["reply 1: 11 pod default/b is not known to the test; write a Pod file for it there"],
         "never: not in the mesh"
     );
     assert_eq!(script.add("b", "n2"), ["look up default/b"]);
