@@ -4,6 +4,7 @@
 //! through the same decoder, as JSON, the way Kubernetes' own tools read it.
 
 use super::failed_init::{ContainerStatus, FailedInit};
+use super::field;
 use super::types::{CONFIG_HASH, Namespace, Phase, Pod, PodName, Proxy, StringMap};
 use super::yaml;
 use crate::error::{Context, Result};
@@ -43,13 +44,15 @@ pub fn decode(text: &str) -> Result<Objects> {
 
 /// Decodes one Pod object.
 pub fn decode_pod(json: &str) -> Result<Pod> {
-    let raw: RawPod = serde_json::from_str(json).map_err(|e| invalid!("{}: {e}", title("Pod", json)))?;
+    let raw: RawPod =
+        serde_json::from_str(json).map_err(|e| invalid!("{}: {}", title("Pod", json), field::describe(&e, json)))?;
     raw.into_pod()
 }
 
 /// Decodes one Namespace object.
 pub fn decode_namespace(json: &str) -> Result<Namespace> {
-    let raw: RawNamespace = serde_json::from_str(json).map_err(|e| invalid!("{}: {e}", title("Namespace", json)))?;
+    let raw: RawNamespace = serde_json::from_str(json)
+        .map_err(|e| invalid!("{}: {}", title("Namespace", json), field::describe(&e, json)))?;
     if raw.metadata.name.is_empty() {
         return Err(invalid!("a Namespace has no metadata.name"));
     }
@@ -100,10 +103,12 @@ impl Objects {
         if json.get() == "null" {
             return Ok(());
         }
-        let head: Head<'_> = serde_json::from_str(json.get()).map_err(|e| invalid!("not a Kubernetes object: {e}"))?;
+        let json = json.get();
+        let not_one = |e| invalid!("not a Kubernetes object: {}", field::describe(&e, json));
+        let head: Head<'_> = serde_json::from_str(json).map_err(not_one)?;
         match head.kind.as_deref() {
-            Some("Pod") => self.pods.push(decode_pod(json.get())?),
-            Some("Namespace") => self.namespaces.push(decode_namespace(json.get())?),
+            Some("Pod") => self.pods.push(decode_pod(json)?),
+            Some("Namespace") => self.namespaces.push(decode_namespace(json)?),
             Some("List") => {
                 for (i, item) in head.items.into_iter().flatten().enumerate() {
                     self.add(item).with_context(|| format!("items[{i}]"))?;
@@ -493,8 +498,13 @@ mod tests {
         check("kind: [", "not YAML");
         check("just a text", "not a Kubernetes object");
         check("{\"kind\":\"Pod\",", "not a JSON object");
-        check("kind: Pod\nmetadata: {name: a, labels: {b: true}}", "Pod default/a: ");
-        check("kind: Pod\nmetadata: {name: a, labels: {b: true}}", "invalid type: boolean `true`, expected a string");
+        let not_text = "Pod default/a: metadata.labels.b: invalid type: boolean `true`, expected a string";
+        check("kind: Pod\nmetadata: {name: a, labels: {b: true}}", not_text);
+        check(
+            "{\"kind\":\"Node\"} {\"kind\":\"Pod\",\n\"metadata\":{\"name\":\"a\",\"labels\":{\"b\":true}}}",
+            not_text,
+        );
+        check("kind: 1", "not a Kubernetes object: kind: invalid type: integer `1`, expected a string");
         check("kind: Pod\nmetadata: {name: a}\nstatus: {podIP: x}", "Pod default/a: status.podIPs: \"x\" is not an IP");
         check("{\"kind\":\"List\",\"items\":[{\"kind\":\"Node\"},{\"kind\":\"Pod\"}]}", "items[1]: ");
     }

@@ -2,7 +2,7 @@
 //! (`--ambient-enablement-selector`).
 
 use super::types::StringMap;
-use super::yaml;
+use super::{field, yaml};
 use crate::error::{Context, Result};
 use crate::invalid;
 use serde::Deserialize;
@@ -28,7 +28,8 @@ impl EnablementSelectors {
             return Ok(Self::default());
         }
         let pairs: Option<Vec<RawPair>> = yaml::document(text)
-            .and_then(|json| serde_json::from_value(json).map_err(|e| invalid!("{e}")))
+            .map(|json| json.to_string())
+            .and_then(|json| serde_json::from_str(&json).map_err(|e| invalid!("{}", field::describe(&e, &json))))
             .context("not a list of {podSelector: LabelSelector, namespaceSelector: LabelSelector}")?;
         let pair = |(i, raw): (usize, RawPair)| -> Result<Pair> {
             Ok(Pair {
@@ -348,6 +349,7 @@ mod tests {
                 assert!(error.to_string().contains(want), "{yaml}: {error}");
             }
             assert!(!error.to_string().contains('\n'), "{yaml}: {error}");
+            assert!(yaml == "[" || !error.to_string().contains("column"), "{yaml}: {error}");
         };
         check("[{podselector: {}}]", &["podselector", "podSelector", "namespaceSelector"]);
         check("[{podSelector: {labels: {}}}]", &["labels", "matchLabels", "matchExpressions"]);
@@ -360,6 +362,10 @@ mod tests {
         );
         check("[{podSelector: {matchExpressions: [{key: '', operator: Exists}]}}]", &["empty key"]);
         check("[{podSelector: {matchExpressions: [{operator: Exists}]}}]", &["key"]);
+        check(
+            "[{}, {podSelector: {matchLabels: {a: 1}}}]",
+            &["[1].podSelector.matchLabels.a: invalid type: integer `1`"],
+        );
         check("[", &["not a list"]);
     }
 
