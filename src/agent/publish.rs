@@ -2,11 +2,13 @@
 //! server to take them, and the pods outside the mesh, for a plugin that finds nobody to ask.
 
 use super::event::Redirection;
-use super::memory::{Published, render};
+use super::memory::{Published, read_published, render};
 use super::writer::{Content, Writer};
 use crate::cni::outside::{self, Outside};
 use crate::error::Result;
 use crate::pod::types::PodName;
+use crate::sys::file::{self, Mode};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The name of the published state in the run directory.
@@ -34,6 +36,17 @@ impl Content for Published {
 /// Starts the writer of the published state with what the file says now.
 pub fn start(run_dir: &Path, published: Published) -> Result<Writer<Published>> {
     Writer::start("state-writer", run_dir.join(FILE), published)
+}
+
+/// Takes pods out of the file while no writer runs.
+pub fn withdraw(run_dir: &Path, uids: &BTreeSet<String>) -> Result<()> {
+    let path = run_dir.join(FILE);
+    let mut published = read_published(&path)?;
+    if uids.is_disjoint(&published.keys().cloned().collect()) {
+        return Ok(());
+    }
+    published.retain(|uid, _| !uids.contains(uid));
+    file::write_if_changed(&path, &render(&published)?, Mode(0o600), false).map(drop)
 }
 
 /// What an earlier run decided stays until this one has.

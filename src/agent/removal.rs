@@ -1,16 +1,17 @@
 //! Taking off a node what no installer put there: the host's rules, probe sets and policy rules, and on demand the rules
 //! in the pods that an agent enrolled.
 
-use super::Site;
 use super::event::Sought;
 use super::execute::{Context as Workspace, walk};
 use super::memory::{Memory, Record};
+use super::{Site, publish};
 use crate::dataplane::inpod::InPod;
 use crate::error::{Context, Result};
 use crate::install::{Removal, Run};
 use crate::rules::inpod::nothing;
 use crate::sys::netns::Netns;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// Removes the host's side, and with `pods` also the rules of pods, as the records in the run directory name them. No
 /// agent may be running. Goes on past failures; a second call does nothing.
@@ -20,7 +21,7 @@ pub fn remove(site: &Site, pods: bool, run: Run) -> Removal {
         Err(e) => return Removal { failures: vec![e], ..Removal::default() },
     };
     let mut removal = host_side(&workspace, run);
-    if pods && let Err(e) = pod_rules(&workspace, run, &mut removal) {
+    if pods && let Err(e) = pod_rules(&workspace, &site.run_dir, run, &mut removal) {
         removal.failures.push(e.context("take the rules out of pods"));
     }
     removal
@@ -52,7 +53,7 @@ pub(super) fn host_side(workspace: &Workspace, run: Run) -> Removal {
     removal
 }
 
-fn pod_rules(workspace: &Workspace, run: Run, removal: &mut Removal) -> Result<()> {
+fn pod_rules(workspace: &Workspace, run_dir: &Path, run: Run, removal: &mut Removal) -> Result<()> {
     let records: Vec<Record> = workspace.memory.recall()?.into_iter().filter(|record| record.enrolled).collect();
     if records.is_empty() {
         return Ok(());
@@ -60,6 +61,7 @@ fn pod_rules(workspace: &Workspace, run: Run, removal: &mut Removal) -> Result<(
     let sought: Vec<Sought> = records.iter().map(sought).collect();
     let mut found = walk(workspace, &sought, BTreeSet::new())?;
     let programmer = workspace.programmer()?;
+    let mut out = BTreeSet::new();
     for record in records {
         let name = format!("{}/{}", record.namespace, record.name);
         let removed = match found.remove(&record.uid) {
@@ -68,10 +70,11 @@ fn pod_rules(workspace: &Workspace, run: Run, removal: &mut Removal) -> Result<(
         };
         if removed.is_ok() && run == Run::Real {
             workspace.memory.forget(&record.uid)?;
+            out.insert(record.uid);
         }
         removal.take(removed.with_context(|| format!("take the rules out of pod {name}")));
     }
-    Ok(())
+    publish::withdraw(run_dir, &out)
 }
 
 fn of_pod(programmer: &InPod, netns: &Netns, name: &str, run: Run) -> Result<Vec<String>> {

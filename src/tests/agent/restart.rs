@@ -124,6 +124,25 @@ fn nothing_is_installed_once_a_stop_has_begun() {
 }
 
 #[test]
+fn what_an_uninstallation_took_out_of_pods_is_not_published_any_more() {
+    let mut world = World::new();
+    let (web, other) = (world.make_pod("web", &ip(1)), world.make_pod("other", &ip(2)));
+    world.add("web", "c1", &web, &ip(1));
+    world.add("other", "c2", &other, &ip(2));
+    eventually("published", || world.published().len() == 2);
+    world.kill_agent();
+    let mut run = crate::support::program::ferrule(&["uninstall", "--pods", "--host-root", "/"]);
+    run.arg("--cni-agent-run-dir").arg(world.node.run());
+    run.arg("--mounted-cni-net-dir").arg(world.node.net_dir()).arg("--cni-bin-dir").arg(world.node.bin_dir());
+    let ended = world.node.host.enter(|| finish(&mut run, b""));
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(!has_rules(&web) && !has_rules(&other));
+    assert_eq!(world.published(), []);
+    world.start_agent();
+    eventually("the next one misses nothing", || world.state("web") == "waiting");
+}
+
+#[test]
 fn a_second_agent_takes_over() {
     let mut world = World::new();
     let netns = world.make_pod("web", &ip(1));
