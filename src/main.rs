@@ -16,6 +16,7 @@ use ferrule::logging;
 use ferrule::pod::object::{self, Objects};
 use ferrule::sys::clock;
 use ferrule::sys::file::{self, Lock};
+use nix::unistd::geteuid;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -29,7 +30,9 @@ const POD_FILE_LIMIT: usize = 16 << 20;
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
     run(&argv).unwrap_or_else(|error| {
-        say(format_args!("ferrule: {error}"));
+        let refused = matches!(error.errno(), Some(libc::EACCES | libc::EPERM));
+        let remedy = if refused && !geteuid().is_root() { "; run ferrule as root" } else { "" };
+        say(format_args!("ferrule: {error}{remedy}"));
         ExitCode::from(error.kind().exit_code())
     })
 }

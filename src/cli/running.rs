@@ -14,7 +14,10 @@ const WAIT: Duration = Duration::from_secs(2);
 pub fn get(run_dir: &Path, path: &str) -> Result<Vec<u8>> {
     let socket = socket(run_dir);
     let response = ask(&socket, &Request::get(path), None, clock::now() + WAIT).map_err(|e| {
-        let remedy = "is the istio-cni-node pod running on this node? --cni-agent-run-dir names another directory";
+        let remedy = match e.errno() {
+            Some(libc::EACCES | libc::EPERM) => "only root may ask it: run this command as root",
+            _ => "is the istio-cni-node pod running on this node? --cni-agent-run-dir names another directory",
+        };
         Error::of(Kind::NoAgent, format_args!("no agent answers on {} ({}); {remedy}", socket.display(), cause(&e)))
     })?;
     match response.status {

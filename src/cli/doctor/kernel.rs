@@ -4,6 +4,7 @@ use super::finding::Finding;
 use crate::config::doctor::Options;
 use crate::dataplane::extension::{EXTENSIONS, Extension, Need, Presence};
 use crate::dataplane::probe_set;
+use crate::error::Result;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
 use crate::sys::{file, watch};
@@ -13,7 +14,7 @@ use std::path::Path;
 pub(super) struct Facts {
     extensions: Vec<(Extension, Presence)>,
     /// A set as the host gets it could be made, or why not.
-    set: Result<(), String>,
+    set: Result<()>,
     /// What the kernel says of IPv6: `None` when it has none, else whether it is switched off.
     ipv6_off: Option<bool>,
     /// An inotify instance could be made, or why not.
@@ -28,7 +29,7 @@ impl Facts {
         let set = || Netns::scratch()?.enter(|| probe_set::create(Family::V4))?;
         Facts {
             extensions: if iptables { EXTENSIONS.map(|ext| (ext, ext.presence())).to_vec() } else { Vec::new() },
-            set: if iptables { set().map_err(|e| e.to_string()) } else { Ok(()) },
+            set: if iptables { set() } else { Ok(()) },
             ipv6_off: number("/proc/sys/net/ipv6/conf/all/disable_ipv6").map(|off| off != 0),
             inotify: watch::inotify_works().map_err(|e| e.to_string()),
             limits: ["max_user_instances", "max_user_watches"]
@@ -42,7 +43,10 @@ impl Facts {
             Ok(()) if options.native_nftables => {}
             Ok(()) => findings.push(Finding::ok("ip_set", &"sets of type hash:ip with comments can be made")),
             Err(e) => {
-                let remedy = "load it on the host (modprobe ip_set_hash_ip)";
+                let remedy = match e.errno() {
+                    Some(libc::EPERM | libc::EACCES) => "run doctor as root, with CAP_SYS_ADMIN and CAP_NET_ADMIN",
+                    _ => "load it on the host (modprobe ip_set_hash_ip)",
+                };
                 let found = if options.ambient { Finding::fail } else { Finding::warn };
                 findings.push(found("ip_set", e, &remedy));
             }
@@ -109,6 +113,8 @@ mod tests {
     use super::*;
     use crate::cli::doctor::finding::Grade;
     use crate::cli::doctor::options;
+    use crate::error::Error;
+    use nix::errno::Errno;
 
     fn facts(missing: &str) -> Facts {
         let presence = |ext: &Extension| if ext.module == missing { Presence::Missing } else { Presence::There };
@@ -154,8 +160,16 @@ mod tests {
         check(|facts| facts.ipv6_off = None, &[], [Ok, Ok, Ok, Ok]);
         check(|facts| facts.ipv6_off = Some(true), &["--ambient-ipv6"], [Ok, Ok, Warn, Ok]);
         check(|facts| facts.inotify = Err("EMFILE".to_owned()), &["--ambient-ipv6"], [Ok, Ok, Ok, Warn]);
-        let no_set = |facts: &mut Facts| facts.set = Err("no module".to_owned());
+        let no_set = |facts: &mut Facts| facts.set = Err(Error::new("no module"));
         check(no_set, &["--ambient-ipv6"], [Ok, Warn, Ok, Ok]);
         check(no_set, &["--ambient-ipv6", "--ambient-enabled"], [Ok, Fail, Ok, Ok]);
+        let mut facts = facts("");
+        for (error, remedy) in [
+            (Error::new("no module"), "load it on the host (modprobe ip_set_hash_ip)"),
+            (Error::from(Errno::EPERM), "run doctor as root, with CAP_SYS_ADMIN and CAP_NET_ADMIN"),
+        ] {
+            facts.set = Err(error);
+            assert_eq!(facts.judge(&options(&[]))[1].remedy.as_deref(), Some(remedy));
+        }
     }
 }

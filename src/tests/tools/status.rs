@@ -6,7 +6,8 @@ use crate::support::{DEADLINE, FERRULE, eventually};
 use ferrule::agent::view::{Explained, PodState, Status};
 use ferrule::pod::decision::Action;
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const MOST: Duration = Duration::from_millis(100);
@@ -99,6 +100,30 @@ fn without_an_agent_the_exit_code_is_3_and_the_remedy_is_named() {
         if !socket.exists() {
             drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         }
+    }
+}
+
+#[test]
+fn who_is_not_root_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("pluginevent.sock")).unwrap();
+    for (args, code, said) in [
+        (&["status"][..], 3, "(permission denied); only root may ask it: run this command as root\n"),
+        (&["explain", "default/web"], 3, "(permission denied); only root may ask it: run this command as root\n"),
+        (&["uninstall", "--host-root", "/", "--mounted-cni-net-dir", "/tmp"], 1, "; run ferrule as root\n"),
+        (
+            &["agent", "--pod-source", "dir:/tmp", "--health-port", "0", "--monitoring-port", "0"],
+            1,
+            "; run ferrule as root\n",
+        ),
+    ] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
+        command.arg(FERRULE).args(args).arg("--cni-agent-run-dir").arg(dir.path()).env_clear();
+        let got = finish(command.env("PATH", "/usr/bin:/usr/sbin"), b"");
+        assert_eq!((got.code, got.stdout.as_str()), (Some(code), ""), "{got:?}");
+        assert!(got.stderr.ends_with(said), "{got:?}");
     }
 }
 
