@@ -86,7 +86,9 @@ pub struct State {
     phase: Phase,
     /// Which pods are outside the mesh is to be told.
     outside_changed: bool,
-    /// The source has told everything there was at the start: what it has not told is not there.
+    /// The source has told everything that it could read at the start.
+    told: bool,
+    /// And that was everything there is: what it has not told is not there.
     synced: bool,
     conditions: BTreeMap<&'static str, String>,
     /// Files of the source that cannot be read, and why.
@@ -159,6 +161,7 @@ impl State {
             tasks: BTreeMap::new(),
             phase: Phase::Filling,
             outside_changed: false,
+            told: false,
             synced: false,
             conditions: BTreeMap::new(),
             unread: Vec::new(),
@@ -220,9 +223,12 @@ impl State {
             Notice::PodGone(uid) => self.pod_gone(&uid),
             Notice::Namespace(namespace) => self.namespace_changed(&namespace.name, Some(namespace.labels)),
             Notice::NamespaceGone(name) => self.namespace_changed(&name, None),
-            Notice::Synced => self.synced(),
+            Notice::Synced => self.told = true,
             Notice::Unread(files) => self.unread = files,
             Notice::LookedUp(name, trouble) => self.looked_up(&name, trouble.as_deref()),
+        }
+        if self.told && !self.synced && self.missed().is_none() {
+            self.synced();
         }
     }
 
@@ -324,13 +330,28 @@ impl State {
     /// Why the agent is not ready; empty when it is.
     fn not_ready(&self) -> Vec<String> {
         let phase = match self.phase {
-            Phase::Filling => Some(format!("starting: {} has not been read yet", self.config.source)),
+            Phase::Filling => Some(match self.missed().filter(|_| self.told) {
+                Some(name) => {
+                    let (source, remedy) = (&self.config.source, self.remedy_for_unknown());
+                    format!("starting: pod {name} was in the mesh, and is not by what {source} says{remedy}")
+                }
+                None => format!("starting: {} has not been read yet", self.config.source),
+            }),
             Phase::Recalling(_) => Some("starting: pods enrolled by an earlier run are being looked for".to_owned()),
             Phase::Running => None,
             Phase::Stopping(_) => Some("the agent is stopping".to_owned()),
         };
         let conditions = self.conditions.iter().map(|(what, problem)| format!("{what}: {problem}"));
         phase.into_iter().chain(self.host_not_ready()).chain(conditions).collect()
+    }
+
+    /// A pod of an earlier run that would be taken out, while that may be because of a file that could not be read: it
+    /// is no proof that the pod has gone, or its namespace left the mesh.
+    fn missed(&self) -> Option<&PodName> {
+        let was_in = |entry: &&Entry| entry.recalled || entry.published.is_some();
+        let missed = |entry: &Entry| self.goal(entry).is_none();
+        let mut earlier = self.pods.values().filter(was_in);
+        earlier.find(|entry| missed(entry)).map(|entry| &entry.name).filter(|_| !self.unread.is_empty())
     }
 
     /// What helps a pod that the source does not know.

@@ -40,6 +40,38 @@ fn after_a_kill_the_next_start_converges() {
 }
 
 #[test]
+fn a_start_that_cannot_read_a_file_takes_nobody_out() {
+    let mut world = World::new();
+    let netns = world.make_pod("web", &ip(1));
+    world.add("web", "c1", &netns, &ip(1));
+    world.assert_enrolled("web", &netns);
+    world.kill_agent();
+    // Cut by a crash; and then the whole directory is missing.
+    let (pods, away) = (world.node.pods(), world.node.pods().with_file_name("away"));
+    world.node.write_pod("web.json", "{");
+    for (missing, why) in [(false, "web.json: not a JSON object"), (true, "pod directory: read the directory")] {
+        if missing {
+            std::fs::rename(&pods, &away).unwrap();
+        }
+        world.agent = Some(world.node.start_agent(&["--ambient-enablement-selector", SELECTOR]));
+        let said = |status: Status| status.reasons.iter().any(|reason| reason.contains(why));
+        eventually("it says why it is not ready", || world.status().is_some_and(said));
+        // Nothing shows that it does nothing but time.
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(world.published(), [("web".to_owned(), "enabled".to_owned())]);
+        assert!(is_right(&netns), "its rules stay");
+        assert!(world.ztunnel().stats().pods.values().any(|pod| pod.netns != 0), "ztunnel serves it");
+        if !missing {
+            world.kill_agent();
+        }
+    }
+    std::fs::rename(&away, &pods).unwrap();
+    world.node.write_pod("web.json", &pod_json("web", &ip(1), json!({})));
+    world.wait_for_agent();
+    world.assert_enrolled("web", &netns);
+}
+
+#[test]
 fn a_namespace_that_was_replaced_is_not_taken_for_the_pods() {
     let mut world = World::new();
     let old = world.make_pod("web", &ip(1));

@@ -47,6 +47,29 @@ fn a_restart_finds_everything_in_one_walk() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_is_no_proof_that_a_pod_is_gone() {
+    let name = PodName { namespace: "default".to_owned(), name: "b".to_owned() };
+    let published = [("b".to_owned(), (name, Redirection::Enabled))];
+    let start = || {
+        let mut script = Script::after(config(), vec![record("a"), record("c")], published.clone().into());
+        script.ztunnel(Zds::Connected(ConnectionId(1)));
+        script.source(Notice::Pod(Box::new(pod("a", true))));
+        script.source(Notice::Pod(Box::new(pod("c", false))));
+        script.source(Notice::Unread(vec!["b.yaml: broken".to_owned()]));
+        assert_eq!(script.source(Notice::Synced), NOTHING);
+        assert_eq!(script.pass(Duration::from_secs(60)), NOTHING, "nobody is taken out, no snapshot is sent");
+        let why = "pod default/b was in the mesh, and is not by what the test says; a file there cannot be read: b.yaml: broken";
+        assert_eq!(script.state.not_ready(), [format!("starting: {why}")]);
+        script
+    };
+    let mut mended = start();
+    assert_eq!(mended.source(Notice::Pod(Box::new(pod("b", true)))), NOTHING, "c may be by its namespace's labels");
+    assert_eq!(mended.source(Notice::Unread(Vec::new())), ["walk a b c"]);
+    let mut removed = start();
+    assert_eq!(removed.source(Notice::Unread(Vec::new())), ["walk a c", "publish b None"]);
+}
+
+#[test]
 fn checks_ask_the_dataplane() {
     let mut script = Script::enrolled();
     assert_eq!(script.check("a", "n1"), ["check n1"]);
