@@ -51,6 +51,7 @@ pub fn withdraw(run_dir: &Path, uids: &BTreeSet<String>) -> Result<()> {
 
 /// What an earlier run decided stays until this one has.
 impl Content for Option<Outside> {
+    const PERISHABLE: bool = true;
     type Change = Outside;
     const WHAT: &'static str = "which pods are not in the mesh";
 

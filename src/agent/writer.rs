@@ -25,6 +25,8 @@ pub trait Content: Send + 'static {
     fn change(&mut self, change: Self::Change);
     /// The file; `None` while what is there is to stay.
     fn render(&self) -> Result<Option<Vec<u8>>>;
+    /// Whether what is on disk may do harm once it is out of date: then no file is better than an old one.
+    const PERISHABLE: bool = false;
 }
 
 /// The running writer of a file. Dropped, it writes what has come and ends.
@@ -76,6 +78,10 @@ fn write<C: Content>(path: &Path, mut content: C, changes: &Receiver<C::Change>)
                 None => Ok(()),
             });
             pending = written.is_err();
+            if pending && C::PERISHABLE {
+                // Takes no space. What it says if this fails as well was said before.
+                let _ = file::remove(path);
+            }
             report(C::WHAT, &mut trouble, written.err());
         }
         if over {
@@ -98,5 +104,34 @@ fn report(what: &str, trouble: &mut Repeat, failure: Option<Error>) {
                 log::warn!(target: "cni-agent", tries = past.times; "{what} is on disk again");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invalid;
+
+    /// A file that cannot be written.
+    struct Perishable;
+
+    impl Content for Perishable {
+        type Change = ();
+        const WHAT: &'static str = "nothing";
+        const PERISHABLE: bool = true;
+        fn change(&mut self, (): ()) {}
+        fn render(&self) -> Result<Option<Vec<u8>>> {
+            Err(invalid!("no space"))
+        }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "an earlier run's file")]
+    fn rather_no_file_than_an_old_one_that_harms() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"old").unwrap();
+        drop(Writer::start("test-writer", path.clone(), Perishable).unwrap());
+        assert!(!path.exists());
     }
 }

@@ -107,7 +107,7 @@ impl Status {
 
 /// Whether nothing is left to be done.
 pub fn is_well(view: &View) -> bool {
-    let settled = |pod: &PodStatus| matches!(pod.state, PodState::None | PodState::Enrolled);
+    let settled = |pod: &PodStatus| matches!(pod.state, PodState::None | PodState::Enrolled) && !pod.overtaken;
     view.ready
         && view.unread.is_empty()
         && (!view.ambient || !view.ztunnels.is_empty())
@@ -152,6 +152,7 @@ pub fn table(view: &View, colour: Colour) -> String {
 fn row(pod: &PodStatus) -> Vec<Cell> {
     let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
     let (word, tone) = state(pod.state);
+    let tone = if pod.overtaken { Tone::Doubtful } else { tone };
     let texts = [pod.namespace.as_str(), pod.name.as_str()].map(|text| cell(text, Tone::Plain));
     let rest = [duration(pod.seconds), ips.join(","), pod.reason.clone()].map(|text| cell(text, Tone::Plain));
     texts.into_iter().chain([cell(word, tone)]).chain(rest).collect()
@@ -198,6 +199,7 @@ mod tests {
             host_network: false,
             netns: None,
             redirection: None,
+            overtaken: false,
         };
         View {
             version: "1.2.3".to_owned(),

@@ -18,8 +18,10 @@ use crate::sys::file;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// What this module is told once.
 #[derive(Debug, Clone, Default)]
@@ -179,6 +181,7 @@ impl Engine {
         leftovers: Leftovers,
         doubt: bool,
     ) -> Result<(Applied, Vec<Ahead>)> {
+        let _alone = reserve(netns)?;
         self.visit(netns, program, leftovers, |visit, wanted| {
             let mut survey = if doubt { visit.survey_in_doubt(wanted)? } else { visit.survey(wanted)? };
             if survey.differences.is_empty() {
@@ -230,6 +233,7 @@ impl Engine {
     /// goes on past failures and returns them joined. What is not there is no failure.
     pub fn remove(&self, netns: &Netns, program: &Program) -> Result<()> {
         let program = program.clone().emptied();
+        let _alone = reserve(netns)?;
         let visit = self.visitor(netns, &program, Scope::Everything, Leftovers::Remove)?;
         netns.enter(|| visit.remove())?
     }
@@ -361,6 +365,19 @@ impl Engine {
         }
         Ok(reference)
     }
+}
+
+/// One look, write and second look at a time: two plugins may be run for one sandbox, and a person's `iptables` command
+/// beside the agent. Without, both append the same jump, and the one that notices takes out the other's rules.
+fn reserve(netns: &Netns) -> Result<Option<File>> {
+    /// An apply takes a few milliseconds.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let reserved = netns.reserve(PATIENCE)?;
+    if reserved.is_none() {
+        log::warn!(target: "cni-agent", netns = netns.id().ino;
+            "somebody holds a lock on the network namespace for longer than {} s; going on without", PATIENCE.as_secs());
+    }
+    Ok(reserved)
 }
 
 /// Takes out what a failed attempt left, and keeps its error.

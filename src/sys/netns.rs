@@ -5,17 +5,19 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
+use crate::sys::clock;
 use crate::sys::ffi;
 use crate::sys::thread::{self, Whereabouts};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
-use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::{File, TryLockError};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Identity of a namespace: device and inode of its nsfs file. An inode is reused as soon as nobody holds a
 /// descriptor, so equality proves something only while one side is held open.
@@ -69,6 +71,26 @@ impl Netns {
             unshare(CloneFlags::CLONE_NEWNET).context("make a network namespace (CAP_SYS_ADMIN is needed)")?;
             Self::open(Path::new("/proc/thread-self/ns/net"))
         })?
+    }
+
+    /// Keeps others, of this process or another, from working in the namespace while the value lives. Taken by everybody
+    /// who changes something there; a lock on the namespace itself is known to all, whatever directories they see.
+    /// Whoever lives in the namespace can take it, too: after `patience` one goes on without (`None`).
+    pub fn reserve(&self, patience: Duration) -> Result<Option<File>> {
+        /// Between two tries: there is no wait with a time limit.
+        const PAUSE: Duration = Duration::from_millis(2);
+        // The lock belongs to the opening, and ours may be shared.
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let own = File::open(&path).with_context(|| format!("open {path}"))?;
+        let deadline = clock::now() + patience;
+        loop {
+            match own.try_lock() {
+                Ok(()) => return Ok(Some(own)),
+                Err(TryLockError::WouldBlock) if clock::until(deadline).is_zero() => return Ok(None),
+                Err(TryLockError::WouldBlock) => clock::sleep(PAUSE),
+                Err(TryLockError::Error(e)) => return Err(e).context("lock a network namespace"),
+            }
+        }
     }
 
     /// Its identity.
@@ -152,6 +174,18 @@ mod tests {
         let (thread, here) = netns.enter(|| (gettid(), Netns::open(Path::new("/proc/thread-self/ns/net")))).unwrap();
         assert_eq!(here.unwrap().id(), netns.id());
         thread
+    }
+
+    #[test]
+    fn one_at_a_time_works_in_a_namespace() {
+        let netns = Netns::scratch().unwrap();
+        let held = netns.reserve(Duration::ZERO).unwrap();
+        assert!(held.is_some());
+        let (again, short) = (netns.try_clone().unwrap(), Duration::from_millis(10));
+        assert!(again.reserve(short).unwrap().is_none(), "of the same opening, too");
+        assert!(Netns::scratch().unwrap().reserve(short).unwrap().is_some(), "another one is free");
+        drop(held);
+        assert!(again.reserve(short).unwrap().is_some());
     }
 
     #[test]

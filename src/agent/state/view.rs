@@ -71,6 +71,9 @@ pub struct PodStatus {
     pub netns: Option<u64>,
     /// What is published about it.
     pub redirection: Option<Redirection>,
+    /// A rule of others that came after its enrolment sees its packets before ours do; the reason says which.
+    #[serde(default)]
+    pub overtaken: bool,
 }
 
 /// The answer to `GET /explain`.
@@ -238,6 +241,7 @@ impl State {
             host_network: entry.object.as_ref().is_some_and(|object| object.host_network),
             netns: entry.netns.as_ref().map(|netns| netns.id().ino),
             redirection: entry.published,
+            overtaken: entry.overtaken.by.is_some(),
         }
     }
 

@@ -180,8 +180,14 @@ fn said(status: &Status, options: &Options) -> Vec<Finding> {
     if !moving.is_empty() {
         findings.push(Finding::warn("pods", &format_args!("on their way: {}", named(&moving)), &remedy));
     }
+    let overtaken: Vec<&PodStatus> = settled.iter().filter(|pod| pod.overtaken).copied().collect();
+    if !overtaken.is_empty() {
+        let remedy = "find out who put the rule there; it may lead traffic past the mesh";
+        let finding = format!("rules of others come before ours: {}", named(&overtaken));
+        findings.push(Finding::warn("pods", &finding, &remedy));
+    }
     let enrolled = settled.iter().filter(|pod| pod.state == PodState::Enrolled).count();
-    if lost.is_empty() && moving.is_empty() {
+    if lost.is_empty() && moving.is_empty() && overtaken.is_empty() {
         findings.push(Finding::ok("pods", &format_args!("{enrolled} of {} are in the mesh", status.pods.len())));
     }
     findings

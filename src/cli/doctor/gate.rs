@@ -65,6 +65,7 @@ mod tests {
             host_network: *host_network,
             netns: None,
             redirection: None,
+            overtaken: false,
         });
         Status {
             version: String::new(),

@@ -43,6 +43,25 @@ fn every_setting_is_applied_once_and_removed_without_a_trace() {
     }
 }
 
+/// As two plugins that a runtime starts for one sandbox, and a person's command beside the agent.
+#[test]
+fn several_at_once_come_to_the_same() {
+    for variant in VARIANTS {
+        let expected = by_hand(variant, &plain());
+        for round in 0..8 {
+            let netns = pod();
+            foreign(&netns, variant);
+            let outcomes: Vec<_> = std::thread::scope(|scope| {
+                let workers: Vec<_> =
+                    (0..3).map(|_| scope.spawn(|| programmer(variant).apply(&netns, &plain()))).collect();
+                workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+            });
+            assert!(outcomes.iter().all(Result::is_ok), "{variant}, round {round}: {outcomes:?}");
+            assert_eq!(everything(&netns), expected, "{variant}, round {round}");
+        }
+    }
+}
+
 /// What a namespace holds after rules of others, then ours by the tools that people use.
 fn by_hand(variant: Variant, settings: &Settings) -> Vec<String> {
     let netns = pod();
