@@ -359,7 +359,7 @@ impl State {
         match self.unread.as_slice() {
             _ if self.config.cluster => String::new(),
             [] => "; write a Pod file for it there".to_owned(),
-            [first, rest @ ..] if rest.is_empty() => format!("; a file there cannot be read: {first}"),
+            [first] => format!("; a file there cannot be read: {first}"),
             [first, rest @ ..] => format!("; {} files there cannot be read: {first}; …", rest.len() + 1),
         }
     }

@@ -53,7 +53,7 @@ fn several_at_once_come_to_the_same() {
             foreign(&netns, variant);
             let outcomes: Vec<_> = std::thread::scope(|scope| {
                 let workers: Vec<_> =
-                    (0..3).map(|_| scope.spawn(|| programmer(variant).apply(&netns, &plain()))).collect();
+                    (0..3).map(|_| scope.spawn(|| programmer(variant).0.apply(&netns, &plain()))).collect();
                 workers.into_iter().map(|worker| worker.join().unwrap()).collect()
             });
             assert!(outcomes.iter().all(Result::is_ok), "{variant}, round {round}: {outcomes:?}");
