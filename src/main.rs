@@ -90,7 +90,7 @@ fn rules(args: &[OsString]) -> Result<()> {
     };
     let answer = match rules.subject() {
         rules::Subject::Host => rules.of_host()?,
-        rules::Subject::PodFile(path) => rules.of_pod(&objects(path)?)?,
+        rules::Subject::PodFile(path) => rules.of_pod(&objects(path)?).with_context(|| path.display().to_string())?,
     };
     for warning in answer.warnings {
         say(format_args!("ferrule: warning: {warning}"));
@@ -111,7 +111,9 @@ fn explain(args: &[OsString]) -> Result<()> {
     };
     print(&match explain.subject() {
         explain::Subject::Pod(pod) => explain.of_pod(pod, colour())?,
-        explain::Subject::PodFile(path) => explain.of_objects(&objects(path)?, colour())?,
+        explain::Subject::PodFile(path) => {
+            explain.of_objects(&objects(path)?, colour()).with_context(|| path.display().to_string())?
+        }
     })
 }
 

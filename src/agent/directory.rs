@@ -11,7 +11,7 @@ use crate::pod::object::{self, Objects};
 use crate::pod::types::{Namespace, Pod, PodName};
 use crate::sys::{clock, file, thread, watch};
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -275,7 +275,7 @@ impl Store {
     /// Compares with what was told last: namespaces first, since pods are decided by their labels.
     fn update<'a>(&mut self, files: impl Iterator<Item = (&'a str, &'a Objects)>) -> Vec<Notice> {
         let mut pods = BTreeMap::new();
-        let mut names = HashSet::new();
+        let mut names = HashMap::new();
         let mut namespaces = BTreeMap::new();
         let mut doubles = HashSet::new();
         for (file, objects) in files {
@@ -283,13 +283,16 @@ impl Store {
                 namespaces.entry(namespace.name.clone()).or_insert_with(|| namespace.clone());
             }
             for pod in &objects.pods {
-                if pods.contains_key(&pod.uid) || !names.insert(pod.name.clone()) {
+                // The one that has its uid, or its name.
+                let first = pods.get(&pod.uid).map_or(&pod.name, |first: &Pod| &first.name);
+                if let Some(earlier) = names.get(first) {
                     let double = (file.to_owned(), pod.name.clone());
                     if !self.doubles.contains(&double) {
-                        log::warn!(target: "cni-agent", "pod {} is in {file} and in an earlier file, which counts", pod.name);
+                        log::warn!(target: "cni-agent", "pod {} is in {earlier}, which counts, and in {file}", pod.name);
                     }
                     doubles.insert(double);
                 } else {
+                    names.insert(pod.name.clone(), file);
                     pods.insert(pod.uid.clone(), pod.clone());
                 }
             }

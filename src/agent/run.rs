@@ -175,6 +175,10 @@ impl Agent {
         let memory = Memory::new(&options.run_dir)?;
         let records = memory.recall()?;
         let ambient = options.policy.ambient_enabled;
+        if ambient && options.policy.selectors.is_empty() {
+            log::warn!(target: "cni-agent",
+                "no pod will be in the ambient mesh: --ambient-enabled is set, and no --ambient-enablement-selector");
+        }
         let workspace = Arc::new(Workspace::at(&options.site(), memory)?);
         let config = Config {
             policy: options.policy.clone(),

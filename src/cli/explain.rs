@@ -8,11 +8,10 @@ use crate::config::Config;
 use crate::config::option::{Takes, Variables, fill, specs};
 use crate::config::table;
 use crate::error::{Error, Kind, Result};
-use crate::invalid;
 use crate::pod::decision::{Action, Step};
 use crate::pod::explanation::{Explanation, explain};
 use crate::pod::object::Objects;
-use crate::pod::types::{PodName, StringMap};
+use crate::pod::types::PodName;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -50,7 +49,7 @@ pub enum Subject {
 
 impl Subject {
     /// A file where there is one, else `NAMESPACE/NAME`.
-    fn parse(operand: &OsStr) -> Option<Self> {
+    pub(super) fn parse(operand: &OsStr) -> Option<Self> {
         let path = Path::new(operand);
         if path.exists() {
             return Some(Subject::PodFile(path.to_owned()));
@@ -108,13 +107,8 @@ impl Explain {
 
     /// The text about the one pod among `objects`.
     pub fn of_objects(&self, objects: &Objects, colour: Colour) -> Result<String> {
-        let [pod] = objects.pods.as_slice() else {
-            return Err(invalid!("one pod is needed, and there are {}", objects.pods.len()));
-        };
-        let none = StringMap::new();
-        let namespace = objects.namespaces.iter().find(|namespace| namespace.name == pod.name.namespace);
-        let labels = namespace.map_or(&none, |namespace| &namespace.labels);
-        let explanation = explain(&self.config.policy(), pod, labels, self.config.pod_rules());
+        let (pod, labels) = objects.only_pod()?;
+        let explanation = explain(&self.config.policy(), pod, &labels, self.config.pod_rules());
         Ok(self.text(&Explained { explanation: Some(explanation), pod: None, steps: Vec::new() }, colour))
     }
 

@@ -1,16 +1,14 @@
 //! `rules`: the exact firewall input that would be applied to a pod, or to the host.
 
-use super::page::Page;
+use super::{explain, page::Page};
 use crate::config::Config;
 use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::config::table;
 use crate::error::{Context, Error, Kind, Result};
-use crate::invalid;
 use crate::pod::decision::{Action, decide};
 use crate::pod::object::Objects;
 use crate::pod::overrides;
 use crate::pod::redirection;
-use crate::pod::types::StringMap;
 use crate::rules::program::Purpose;
 use crate::rules::{host, inpod, nftables, render, ruleset::RuleSet, sidecar};
 use crate::sys::netlink::Family;
@@ -125,6 +123,12 @@ pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
     let warnings = remarks.into_iter().filter(|(level, _)| *level <= log::Level::Warn).map(|(_, text)| text).collect();
     let subject = match (own.host, arguments.operands.as_slice()) {
         (true, []) => Subject::Host,
+        (false, [file]) if matches!(explain::Subject::parse(file), Some(explain::Subject::Pod(_))) => {
+            let message = format_args!(
+                "rules takes a POD_FILE: the pod {file:?} is no file; write its object into one, or try explain"
+            );
+            return Err(Error::of(Kind::Usage, message));
+        }
         (false, [file]) => Subject::PodFile(file.into()),
         _ => return Err(Error::of(Kind::Usage, "rules takes one POD_FILE, or --host; rules --help says more")),
     };
@@ -148,12 +152,8 @@ impl Rules {
 
     /// The text for the one pod among `objects`.
     pub fn of_pod(&self, objects: &Objects) -> Result<Answer> {
-        let [pod] = objects.pods.as_slice() else {
-            return Err(invalid!("one pod is needed, and there are {}", objects.pods.len()));
-        };
-        let namespace = objects.namespaces.iter().find(|namespace| namespace.name == pod.name.namespace);
-        let none = StringMap::new();
-        let decision = decide(&self.config.policy(), pod, namespace.map_or(&none, |namespace| &namespace.labels));
+        let (pod, labels) = objects.only_pod()?;
+        let decision = decide(&self.config.policy(), pod, &labels);
         match decision.action {
             Action::None => Err(Error::new(format_args!("no rules apply: {}", decision.reason))),
             Action::Sidecar => redirection::of(pod).and_then(|wanted| {

@@ -3,7 +3,7 @@
 use super::Config;
 use super::option::{Expected, Name, Row, Section, Spec, Takes};
 use super::value::{
-    address, boolean, duration, enablement_selectors, file_name, host_path, list, log_levels, mode, one_of, path,
+    address, boolean, duration, enablement_selectors, file_name, host_path, log_levels, mode, namespaces, one_of, path,
     pod_source, port,
 };
 use crate::pod::query::{self, FieldSelector};
@@ -110,7 +110,7 @@ pub const TABLE: &[Row<Config>] = &[
         "",
         Section::Ambient,
         "Namespaces that are never touched, separated by commas.",
-        |c, v| put(&mut c.exclude_namespaces, Ok(list(v))),
+        |c, v| put(&mut c.exclude_namespaces, namespaces(v)),
     ),
     switch(
         "ambient-dns-capture",

@@ -19,6 +19,20 @@ pub fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect()
 }
 
+/// Names of namespaces: DNS labels (RFC 1123), separated by commas.
+pub fn namespaces(text: &str) -> Result<Vec<String>, Expected> {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let is_label = |name: &str| {
+        let ends = name.bytes().next().is_some_and(inner) && name.bytes().last().is_some_and(inner);
+        ends && name.len() <= 63 && name.bytes().all(|b| inner(b) || b == b'-')
+    };
+    let names = list(text);
+    match names.iter().find(|name| !is_label(name)) {
+        Some(wrong) => Err(format!("names of namespaces, separated by commas; {wrong:?} cannot be one")),
+        None => Ok(names),
+    }
+}
+
 /// A file mode: octal as `0600` or `0o600`, decimal as `384`.
 pub fn mode(text: &str) -> Result<u32, Expected> {
     let octal = text.strip_prefix("0o").or_else(|| text.strip_prefix('0').filter(|rest| !rest.is_empty()));
@@ -171,6 +185,10 @@ mod tests {
     fn the_rest() {
         assert_eq!(list(" a, b,,c ,"), ["a", "b", "c"]);
         assert!(list("").is_empty());
+        assert_eq!(namespaces("a, kube-system,0"), Ok(["a", "kube-system", "0"].map(str::to_owned).to_vec()));
+        for wrong in ["a b", "A", "-a", "a-", "a.b", "a,\u{e9}", &"a".repeat(64)] {
+            assert!(namespaces(wrong).is_err(), "{wrong}");
+        }
         assert_eq!(port("15014"), Ok(15014));
         assert!(port("65536").is_err() && port("-1").is_err() && port("").is_err());
         assert_eq!(pod_source("kubernetes"), Ok(None));

@@ -25,6 +25,22 @@ pub struct Objects {
     pub namespaces: Vec<Namespace>,
 }
 
+impl Objects {
+    /// The only pod, with the labels of its namespace.
+    pub fn only_pod(&self) -> Result<(&Pod, StringMap)> {
+        let [pod] = self.pods.as_slice() else {
+            let names = self.pods.iter().map(|pod| pod.name.to_string()).collect::<Vec<_>>().join(", ");
+            return Err(match self.pods.len() {
+                0 if self.namespaces.is_empty() => invalid!("one Pod is needed, and there is none (kind: Pod)"),
+                0 => invalid!("one Pod is needed, and there are only Namespaces"),
+                n => invalid!("one Pod is needed, and there are {n}: {names}"),
+            });
+        };
+        let namespace = self.namespaces.iter().find(|namespace| namespace.name == pod.name.namespace);
+        Ok((pod, namespace.map(|namespace| namespace.labels.clone()).unwrap_or_default()))
+    }
+}
+
 /// Decodes one JSON object, a `List`, or one or several YAML documents. A pod without namespace is in `default`, a
 /// pod without uid gets one derived from namespace and name, equal at every reading. Fails with `Invalid`.
 pub fn decode(text: &str) -> Result<Objects> {

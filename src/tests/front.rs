@@ -87,6 +87,10 @@ fn unknown_options_and_commands_are_usage_errors_that_name_the_nearest() {
     check(&[], "no command; ferrule --help lists the commands");
     check(&["agent", "--cni-conf-name"], "missing argument for option '--cni-conf-name'");
     check(&["rules"], "rules takes one POD_FILE, or --host; rules --help says more");
+    check(
+        &["rules", "default/web"],
+        "rules takes a POD_FILE: the pod \"default/web\" is no file; write its object into one, or try explain",
+    );
     check(&["rules", "--host", "a.yaml"], "rules takes one POD_FILE, or --host; rules --help says more");
 }
 
@@ -104,6 +108,7 @@ fn bad_values_name_option_value_and_what_is_allowed() {
         ("pod-source", "directory:/pods", "kubernetes, or dir:PATH with an absolute path"),
         ("log_output_level", "default:loud", "a level, or a list of scope:level (level \"loud\" in"),
         ("ambient-enablement-selector", "[{podSelectors: {}}]", "a YAML list of {podSelector, namespaceSelector} ("),
+        ("exclude-namespaces", "a b", "names of namespaces, separated by commas; \"a b\" cannot be one"),
         ("repair-init-container-exit-code", "256", "an exit code from 0 to 255"),
     ] {
         let variable = flag.to_uppercase().replace('-', "_");
@@ -190,7 +195,8 @@ fn rules_of_pods_and_host() {
     refused(&["--exclude-namespaces=team-a", &pod], &all, "namespace team-a is excluded (--exclude-namespaces)");
     refused(&["/nowhere/pod.yaml"], &all, "/nowhere/pod.yaml");
     let list = concat!(env!("CARGO_MANIFEST_DIR"), "/test-fixtures/pod/documents.yaml");
-    refused(&[list], &all, "one pod is needed, and there are 2");
+    let two = "documents.yaml: one Pod is needed, and there are 2: default/short, team-a/static";
+    refused(&[list], &all, two);
 
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {

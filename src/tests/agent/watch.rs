@@ -199,3 +199,19 @@ fn a_ztunnel_that_comes_back_gets_every_pod() {
     eventually("deletes go to all", || old.stats().pods["web"].netns == 0);
     world.assert_nothing_left("web", &netns);
 }
+
+#[test]
+fn what_is_likely_a_mistake_is_said_once() {
+    let node = Node::new();
+    for file in ["a.json", "b.json"] {
+        node.write_pod(file, &pod_json("web", IP, json!({})));
+    }
+    let agent = node.start_agent(&[]);
+    node.wait_for_agent();
+    for words in [
+        "--ambient-enabled is set, and no --ambient-enablement-selector",
+        "pod default/web is in a.json, which counts, and in b.json",
+    ] {
+        assert_eq!(agent.log().matches(words).count(), 1, "{words}");
+    }
+}

@@ -185,7 +185,17 @@ fn a_pod_file_is_explained_without_an_agent() {
         (
             file("two.yaml", "kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: b}\n").as_str(),
             1,
-            "one pod is needed",
+            "two.yaml: one Pod is needed, and there are 2: default/a, default/b",
+        ),
+        (
+            file("namespace.yaml", "kind: Namespace\nmetadata: {name: a}\n").as_str(),
+            1,
+            "namespace.yaml: one Pod is needed, and there are only Namespaces",
+        ),
+        (
+            file("other.yaml", "kind: Service\n").as_str(),
+            1,
+            "other.yaml: one Pod is needed, and there is none (kind: Pod)",
         ),
         (file("half.yaml", "kind: Pod\nmetadata: {name: ").as_str(), 1, "half.yaml: not YAML"),
     ] {
