@@ -1,8 +1,8 @@
 //! The workers: they carry out what takes time, and send back what came of it.
 //!
-//! A few at a time. The state hands out at most one piece of work per pod, so what waits is bounded by the number of
-//! pods and no two workers are ever in one namespace. A piece of work ends when it is done in the kernel; nobody here
-//! waits for a peer, so a silent ztunnel occupies no worker.
+//! A few at a time, more where it is the kernel that takes its time. The state hands out at most one piece of work per
+//! pod, so what waits is bounded by the number of pods and no two workers are ever in one namespace. A piece of work
+//! ends when it is done in the kernel; nobody here waits for a peer, so a silent ztunnel occupies no worker.
 //!
 //! Each worker does one piece of work and ends, since it may go to the pod's namespace itself. Its successor is made
 //! when nothing more pressing is to be done, and waits ready.
@@ -31,8 +31,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Rules of this many pods are worked on at the same time.
+/// So many pods are worked on at the same time.
 const WORKERS: usize = 4;
+
+/// And the rules of so many are taken out, besides. That is waiting more than work: a program that has removed rules of
+/// nf_tables ends when the kernel is sure that no packet is on its way through them any more, after some 20 ms.
+const REMOVERS: usize = 16;
 
 /// No piece of work takes longer: the programs have deadlines of 10 s each.
 const STUCK: Duration = Duration::from_secs(90);
@@ -128,9 +132,16 @@ fn host_netns(site: &Site) -> Result<Netns> {
 pub struct Workers {
     context: Arc<Context>,
     inbox: Sender<Event>,
+    removers: Crew,
+    others: Crew,
+    trouble: Repeat,
+}
+
+/// Those for one kind of work.
+#[derive(Debug)]
+struct Crew {
     places: Vec<Place>,
     waiting: VecDeque<(TaskId, Work)>,
-    trouble: Repeat,
 }
 
 /// What one worker after the other takes.
@@ -153,16 +164,11 @@ enum Worker {
 impl Workers {
     /// Starts them; outcomes go to `inbox`.
     pub fn start(context: &Arc<Context>, pulse: &Pulse, inbox: &Sender<Event>) -> Result<Self> {
-        let place = |number| {
-            let name = format!("worker-{number}");
-            let beat = Arc::new(pulse.watch(&name, STUCK));
-            Place { name, beat, worker: Worker::Gone }
-        };
         let mut workers = Workers {
             context: Arc::clone(context),
             inbox: inbox.clone(),
-            places: (0..WORKERS).map(place).collect(),
-            waiting: VecDeque::new(),
+            removers: Crew::new("remover", REMOVERS, pulse),
+            others: Crew::new("worker", WORKERS, pulse),
             trouble: Repeat::new(REMIND),
         };
         workers.fill()?;
@@ -171,13 +177,14 @@ impl Workers {
 
     /// Hands work out, or keeps it until a worker is ready; never blocks.
     pub fn push(&mut self, id: TaskId, work: Work) {
-        self.waiting.push_back((id, work));
+        let crew = if matches!(work, Work::Remove(_)) { &mut self.removers } else { &mut self.others };
+        crew.waiting.push_back((id, work));
         self.hand_out();
     }
 
     /// A worker has ended with its work.
     pub fn ended(&mut self, id: TaskId) {
-        for place in &mut self.places {
+        for place in self.places() {
             if matches!(place.worker, Worker::Busy(task) if task == id) {
                 place.worker = Worker::Gone;
             }
@@ -201,10 +208,21 @@ impl Workers {
         self.hand_out();
     }
 
+    /// Of those first for which pods wait.
+    fn places(&mut self) -> impl Iterator<Item = &mut Place> {
+        self.others.places.iter_mut().chain(&mut self.removers.places)
+    }
+
+    fn hand_out(&mut self) {
+        self.others.hand_out();
+        self.removers.hand_out();
+    }
+
     fn fill(&mut self) -> Result<()> {
-        for place in self.places.iter_mut().filter(|place| matches!(place.worker, Worker::Gone)) {
+        let (context, inbox) = (Arc::clone(&self.context), self.inbox.clone());
+        for place in self.places().filter(|place| matches!(place.worker, Worker::Gone)) {
             let (sender, work) = channel();
-            let (context, inbox, beat) = (Arc::clone(&self.context), self.inbox.clone(), Arc::clone(&place.beat));
+            let (context, inbox, beat) = (Arc::clone(&context), inbox.clone(), Arc::clone(&place.beat));
             thread::spawn_for_one(&place.name, move || {
                 let Ok((id, work)) = work.recv() else { return };
                 beat.begin();
@@ -216,6 +234,17 @@ impl Workers {
             place.worker = Worker::Ready(sender);
         }
         Ok(())
+    }
+}
+
+impl Crew {
+    fn new(name: &str, size: usize, pulse: &Pulse) -> Self {
+        let place = |number| {
+            let name = format!("{name}-{number}");
+            let beat = Arc::new(pulse.watch(&name, STUCK));
+            Place { name, beat, worker: Worker::Gone }
+        };
+        Crew { places: (0..size).map(place).collect(), waiting: VecDeque::new() }
     }
 
     fn hand_out(&mut self) {

@@ -296,8 +296,11 @@ impl Visit<'_> {
         }
         let mut survey = self.survey(&wanted)?;
         self.assume_no_effects(&wanted, &mut survey);
-        let mut failures = self.run(survey.restores);
-        failures.extend(self.run(survey.elsewhere));
+        // One after the other. A program that has removed rules of nf_tables ends some 20 ms later, when the kernel is
+        // sure that no packet is on its way through them, and until then has its namespace's tables locked. If another
+        // waits for those, it keeps the rest of the node waiting too: the kernel has it hold a lock of all namespaces.
+        let restores = survey.restores.into_iter().chain(survey.elsewhere);
+        let mut failures: Vec<Error> = restores.flat_map(|restore| self.run(vec![restore])).collect();
         failures.extend(survey.own.run().err());
         failures.extend(survey.remove.iter().filter_map(|effect| effect::remove(effect).err()));
         all_well(failures)

@@ -169,7 +169,7 @@ pub fn rows(options: &Options) -> Vec<Row> {
         megabytes("agent, resident, 5,000 namespaces and 250 pods", listed),
         megabytes("agent, resident, after 100,000 events", followed),
         ratio("250 pods join the mesh / 250 x two restores", on, Some(1.5)),
-        ratio("250 pods leave it / 250 x two restores", off, None),
+        ratio("250 pods leave it / 250 x two restores", off, Some(1.5)),
         Row {
             name: "start with 250 enrolled pods and 5,000 processes",
             value: format!("{seconds:.2} s"),
