@@ -10,15 +10,15 @@ use crate::http::server::{self, Response, Unread};
 use crate::metrics;
 use crate::sys::{clock, thread};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Between tries to get a port.
 const RETRY: Duration = Duration::from_secs(5);
-/// Connections at a time, per port; more are closed.
+/// Connections at a time, per port; for another one, the oldest is cut: a peer that only keeps its place must not keep
+/// the kubelet out.
 const MOST: usize = 16;
 /// For a request to come and its answer to be taken.
 const TALK: Duration = Duration::from_secs(5);
@@ -80,11 +80,10 @@ fn serve(
     let answer = Arc::new(answer);
     thread::spawn(what, move || {
         let listener = bind_at_last(what, option, port, &inbox);
-        let places = Arc::new(AtomicUsize::new(0));
+        let open = Open::default();
         for stream in listener.incoming() {
             match stream {
-                Ok(stream) if places.load(Ordering::Relaxed) < MOST => start(stream, &places, &answer),
-                Ok(_) => {}
+                Ok(stream) => start(stream, &open, &answer),
                 // No descriptor left, say: it must not be tried in a loop.
                 Err(_) => clock::sleep(Duration::from_millis(100)),
             }
@@ -122,19 +121,34 @@ fn bind(port: u16) -> std::io::Result<TcpListener> {
     }
 }
 
-fn start(
-    stream: TcpStream,
-    places: &Arc<AtomicUsize>,
-    answer: &Arc<impl Fn(&str) -> Option<Response> + Send + Sync + 'static>,
-) {
-    places.fetch_add(1, Ordering::Relaxed);
-    let (taken, answer) = (Arc::clone(places), Arc::clone(answer));
-    let talking = thread::spawn("http", move || {
-        talk(&stream, &*answer);
-        taken.fetch_sub(1, Ordering::Relaxed);
-    });
-    if talking.is_err() {
-        places.fetch_sub(1, Ordering::Relaxed);
+/// The connections that are being served, the oldest first.
+type Open = Arc<Mutex<Vec<Arc<TcpStream>>>>;
+
+fn start(stream: TcpStream, open: &Open, answer: &Arc<impl Fn(&str) -> Option<Response> + Send + Sync + 'static>) {
+    let stream = Arc::new(stream);
+    let mut all = open.lock().unwrap_or_else(PoisonError::into_inner);
+    match all.len() {
+        // Those that were cut are still leaving.
+        n if n >= 2 * MOST => return,
+        n if n >= MOST => {
+            // Its thread reads the end, and goes.
+            let _ = all.get(n - MOST).map(|oldest| oldest.shutdown(Shutdown::Both));
+        }
+        _ => {}
+    }
+    all.push(Arc::clone(&stream));
+    drop(all);
+    let (serving, answer) = (Leave(Arc::clone(open), stream), Arc::clone(answer));
+    // Without a thread the value is dropped, and its place is free again.
+    let _ = thread::spawn("http", move || talk(&serving.1, &*answer));
+}
+
+/// Gives the place of a connection back.
+struct Leave(Open, Arc<TcpStream>);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, &self.1));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Health, readiness and metrics, as the kubelet and Prometheus ask for them.
 
 use super::*;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 
 #[test]
 fn health_and_metrics() {
@@ -58,6 +58,19 @@ fn readiness_says_what_is_missing_one_reason_a_line() {
             && body.lines().any(|line| line.starts_with("installation: waiting for a CNI configuration"))
     });
     assert_eq!(world.get(HEALTH, "/healthz").unwrap().0, 200, "it makes progress");
+}
+
+/// Whoever reaches the port can connect and say nothing: the kubelet is answered all the same.
+#[test]
+fn those_who_say_nothing_keep_nobody_out() {
+    let mut world = World::without_agent(&[]);
+    world.start_agent();
+    let silent: Vec<_> =
+        world.node.host.enter(|| (0..40).map(|_| TcpStream::connect(("127.0.0.1", HEALTH)).unwrap()).collect());
+    for _ in 0..3 {
+        assert_eq!(world.get(HEALTH, "/healthz"), Some((200, "ok\n".to_owned())));
+    }
+    assert_eq!(silent.len(), 40);
 }
 
 #[test]
