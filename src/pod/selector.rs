@@ -153,7 +153,10 @@ impl LabelSelector {
         for expression in raw.match_expressions.unwrap_or_default() {
             requirements.push(expression.check()?);
         }
-        Ok(LabelSelector(requirements))
+        match requirements.iter().find(|requirement| !is_label_key(&requirement.key)) {
+            Some(Requirement { key, .. }) => Err(invalid!("{key:?} is not the key of a label")),
+            None => Ok(LabelSelector(requirements)),
+        }
     }
 
     /// The first requirement that these labels do not meet.
@@ -165,6 +168,14 @@ impl LabelSelector {
     pub fn matches(&self, labels: &StringMap) -> bool {
         self.unmet(labels).is_none()
     }
+}
+
+/// A prefix (a DNS name), a slash, and a name of at most 63 characters; not looked at closer, since no label can have
+/// another key.
+fn is_label_key(key: &str) -> bool {
+    const LONGEST: usize = 253 + 1 + 63;
+    let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte);
+    !key.is_empty() && key.len() <= LONGEST && key.bytes().all(usual)
 }
 
 impl Requirement {

@@ -170,7 +170,14 @@ impl Connection {
         // A Unix connect waits while the listener's backlog is full, as long as the send time-out says.
         setsockopt(&fd, SendTimeout, &time_val(timeout)).with_context(what)?;
         let address = UnixAddr::new(path).with_context(what)?;
-        connect(fd.as_raw_fd(), &address).with_context(what)?;
+        let deadline = clock::now() + timeout;
+        loop {
+            match connect(fd.as_raw_fd(), &address) {
+                // A process that was stopped and goes on, say; it is not connected.
+                Err(Errno::EINTR) if !clock::until(deadline).is_zero() => {}
+                connected => break connected.with_context(what)?,
+            }
+        }
         setsockopt(&fd, SendTimeout, &TimeVal::zero()).with_context(what)?;
         Ok(Connection { fd })
     }
