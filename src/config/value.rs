@@ -124,8 +124,7 @@ pub fn log_levels(text: &str) -> Result<logging::Levels, Expected> {
     logging::Levels::parse(text).map_err(|e| format!("a level, or a list of scope:level ({e})"))
 }
 
-/// Where pods come from.
-/// The directory; none means the API server.
+/// Where pods come from: the directory; none means the API server.
 pub fn pod_source(text: &str) -> Result<Option<PathBuf>, Expected> {
     let expected = || "kubernetes, or dir:PATH with an absolute path".to_owned();
     match text {

@@ -93,26 +93,17 @@ impl MarkRule {
     /// A rule of the kernel that matches nothing but the mark; its priority is given. What is not of the form of a rule
     /// is none.
     pub fn parse(rule: &RawMessage) -> Option<Self> {
-        let (&[family, to, from, tos, table, _, _, action, flags @ ..], attributes) =
-            rule.payload.split_first_chunk::<RULE_HEADER>()?;
-        let family = Family::numbered(family)?;
-        let plain = rule.kind == libc::RTM_NEWRULE
-            && (to, from, tos, action) == (0, 0, 0, TO_TABLE)
-            && u32::from_ne_bytes(flags) & INVERT == 0;
-        let (mut mark, mut mask, mut table, mut priority) = (0, u32::MAX, u32::from(table), 0);
-        for (kind, value) in Attributes::parse(attributes).ok()?.iter() {
-            let number = value.try_into().map(u32::from_ne_bytes);
-            match (kind, number) {
-                (fra::FWMARK, Ok(n)) => mark = n,
-                (fra::FWMASK, Ok(n)) => mask = n,
-                (fra::TABLE, Ok(n)) => table = n,
-                (fra::PRIORITY, Ok(n)) => priority = n,
-                // Who made it, and what the kernel adds to every rule: "suppress nothing".
-                (fra::PROTOCOL, _) | (fra::SUPPRESS_PREFIXLEN, Ok(u32::MAX)) => {}
+        let Lookup { family, to, table, priority, conditions } = Lookup::parse(rule)?;
+        let (mut mark, mut mask) = (0, u32::MAX);
+        for (kind, value) in conditions {
+            let number = u32::from_ne_bytes(value.try_into().ok()?);
+            match kind {
+                fra::FWMARK => mark = number,
+                fra::FWMASK => mask = number,
                 _ => return None,
             }
         }
-        plain.then_some(MarkRule { family, mark, mask, priority: Some(priority), table })
+        (to == 0).then_some(MarkRule { family, mark, mask, priority: Some(priority), table })
     }
 
     /// Whether a rule of the kernel is this one.
@@ -122,6 +113,43 @@ impl MarkRule {
 
     fn count(&self) -> Result<usize> {
         Ok(rules(self.family)?.iter().filter(|rule| self.is(rule)).count())
+    }
+}
+
+/// A rule of the kernel that looks a table up where all its conditions hold.
+struct Lookup<'a> {
+    family: Family,
+    /// Length of the destination, bits.
+    to: u8,
+    table: u32,
+    priority: u32,
+    /// Attributes by which it matches.
+    conditions: Vec<(u16, &'a [u8])>,
+}
+
+impl<'a> Lookup<'a> {
+    /// `None` for other rules, those that match by the header's other fields, and what is no rule.
+    fn parse(rule: &'a RawMessage) -> Option<Self> {
+        let (&[family, to, from, tos, table, _, _, action, flags @ ..], attributes) =
+            rule.payload.split_first_chunk::<RULE_HEADER>()?;
+        let family = Family::numbered(family)?;
+        // The other flags tell whether an interface is there.
+        let inverted = u32::from_ne_bytes(flags) & INVERT != 0;
+        if rule.kind != libc::RTM_NEWRULE || (from, tos, action) != (0, 0, TO_TABLE) || inverted {
+            return None;
+        }
+        let mut lookup = Lookup { family, to, table: table.into(), priority: 0, conditions: Vec::new() };
+        for (kind, value) in Attributes::parse(attributes).ok()?.iter() {
+            match (kind, value.try_into().map(u32::from_ne_bytes)) {
+                // The header has room for tables up to 255 only; the attribute wins.
+                (fra::TABLE, Ok(n)) => lookup.table = n,
+                (fra::PRIORITY, Ok(n)) => lookup.priority = n,
+                // Who made it, and what the kernel adds to every rule: "suppress nothing".
+                (fra::PROTOCOL, _) | (fra::SUPPRESS_PREFIXLEN, Ok(u32::MAX)) => {}
+                _ => lookup.conditions.push((kind, value)),
+            }
+        }
+        Some(lookup)
     }
 }
 

@@ -2,7 +2,7 @@
 //! network namespace.
 
 use super::attributes::{Attributes, put};
-use super::{Family, RULE_HEADER, RawMessage, TO_TABLE, change, dump, fra, route_header, rta, rule_header, unless};
+use super::{Family, Lookup, RawMessage, TO_TABLE, change, dump, fra, route_header, rta, rule_header, unless};
 use crate::error::{Context, Result};
 use nix::net::if_::if_indextoname;
 use std::net::IpAddr;
@@ -51,37 +51,15 @@ impl PolicyRule {
 
     /// A rule of the kernel of this form; `None` for others, and for what is no rule.
     pub fn parse(rule: &RawMessage) -> Option<Self> {
-        let (&[family, to, from, tos, table, _, _, action, flags @ ..], attributes) =
-            rule.payload.split_first_chunk::<RULE_HEADER>()?;
-        let family = Family::numbered(family)?;
-        // Whether the interface is there has a flag of its own.
-        let plain = rule.kind == libc::RTM_NEWRULE
-            && (from, tos, action) == (0, 0, TO_TABLE)
-            && u32::from_ne_bytes(flags) & super::INVERT == 0;
-        let (mut matches, mut table, mut priority) = (None, u32::from(table), 0);
-        for (kind, value) in Attributes::parse(attributes).ok()?.iter() {
-            let number = value.try_into().map(u32::from_ne_bytes);
-            let found = match (kind, number) {
-                (fra::TABLE, Ok(n)) => {
-                    table = n;
-                    continue;
-                }
-                (fra::PRIORITY, Ok(n)) => {
-                    priority = n;
-                    continue;
-                }
-                (fra::PROTOCOL, _) | (fra::SUPPRESS_PREFIXLEN, Ok(u32::MAX)) => continue,
-                (fra::DST, _) => Match::To(address(value).filter(|address| prefix(*address) == to)?),
-                (fra::IIFNAME, _) => Match::From(String::from_utf8(value.strip_suffix(b"\0")?.to_vec()).ok()?),
-                _ => return None,
-            };
-            if matches.replace(found).is_some() {
-                return None;
+        let Lookup { family, to, table, priority, conditions } = Lookup::parse(rule)?;
+        let matches = match conditions.as_slice() {
+            [(fra::DST, value)] => Match::To(address(value).filter(|address| prefix(*address) == to)?),
+            [(fra::IIFNAME, name)] if to == 0 => {
+                Match::From(String::from_utf8(name.strip_suffix(b"\0")?.to_vec()).ok()?)
             }
-        }
-        let matches = matches?;
-        let whole = matches!(matches, Match::To(_)) || to == 0;
-        (plain && whole).then_some(PolicyRule { family, matches, table, priority })
+            _ => return None,
+        };
+        Some(PolicyRule { family, matches, table, priority })
     }
 }
 
