@@ -10,11 +10,11 @@ pub mod option;
 pub mod table;
 pub mod value;
 
-use crate::agent::{self, PodSource};
 use crate::error::{Context, Error, Kind, Result};
 use crate::install;
 use crate::kube;
 use crate::logging;
+use crate::node::{self, PodSource};
 use crate::pod::decision::Policy;
 use crate::pod::selector::EnablementSelectors;
 use crate::repair;
@@ -194,12 +194,12 @@ impl Config {
     }
 
     /// The agent.
-    pub fn agent(&self) -> Result<agent::Options> {
+    pub fn agent(&self) -> Result<node::Options> {
         let source = match &self.pod_dir {
             Some(directory) => PodSource::Directory(directory.clone()),
             None => PodSource::Kubernetes { api: self.kube()?, node: self.node_name()? },
         };
-        Ok(agent::Options {
+        Ok(node::Options {
             source,
             run_dir: self.run_dir.clone(),
             host_root: HostRoot::new(&self.host_root),
@@ -225,8 +225,8 @@ impl Config {
     }
 
     /// The node, for taking everything off it: whatever the agent was told, it may have left something.
-    pub fn site(&self) -> agent::Site {
-        agent::Site {
+    pub fn site(&self) -> node::Site {
+        node::Site {
             run_dir: self.run_dir.clone(),
             host_root: HostRoot::new(&self.host_root),
             switch_to_host_ns: self.switch_to_host_ns,

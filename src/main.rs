@@ -3,7 +3,6 @@
 //! Only this file reads the environment and writes to standard output. A plugin run does nothing before it is known to
 //! be one.
 
-use ferrule::agent::removal;
 use ferrule::cli::columns::Colour;
 use ferrule::cli::{
     self, Personality, agent, completion, doctor, explain, iptables, man, rules, status, uninstall, wait,
@@ -13,6 +12,7 @@ use ferrule::config::option::Variables;
 use ferrule::error::{Context, Result};
 use ferrule::install;
 use ferrule::logging;
+use ferrule::node::removal;
 use ferrule::pod::object::{self, Objects};
 use ferrule::sys::clock;
 use ferrule::sys::file::{self, Lock};
@@ -78,7 +78,7 @@ fn agent(args: &[OsString]) -> Result<()> {
             for (level, text) in remarks {
                 log::log!(target: "default", level, "{text}");
             }
-            ferrule::agent::run(config.agent()?)
+            ferrule::node::run(config.agent()?)
         }
     }
 }

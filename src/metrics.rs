@@ -46,7 +46,7 @@ pub static API_REQUEST_SECONDS: Histogram<1> =
     Histogram::new("ferrule_api_request_seconds", "Duration of requests to the Kubernetes API by verb.", ["verb"]);
 /// Times another writer was found to undo the CNI configuration again and again.
 pub static CONF_FIGHTS: Counter<0> =
-    Counter::new("ferrule_conf_fights_total", "Fights over the CNI configuration with another writer.", []);
+    Counter::new("ferrule_conf_fights_total", "Conflicts over the CNI configuration with another writer.", []);
 
 static ALL: [&dyn Metric; 12] = [
     &INSTALLS,

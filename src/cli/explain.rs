@@ -3,11 +3,11 @@
 use super::columns::{Colour, Tone, cell, columns, duration, painted};
 use super::page::{JSON, Page};
 use super::{running, status};
-use crate::agent::view::{Explained, PodStatus};
 use crate::config::Config;
 use crate::config::option::{Takes, Variables, fill, specs};
 use crate::config::table;
 use crate::error::{Error, Kind, Result};
+use crate::node::view::{Explained, PodStatus};
 use crate::pod::decision::{Action, Step};
 use crate::pod::explanation::{Explanation, explain};
 use crate::pod::object::Objects;

@@ -3,11 +3,11 @@
 use super::columns::{Cell, Colour, Tone, cell, columns, duration, painted};
 use super::page::Page;
 use super::running;
-use crate::agent::view::{PodState, PodStatus, Status as View};
 use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::config::table::RUN_DIR;
 use crate::config::value;
 use crate::error::Result;
+use crate::node::view::{PodState, PodStatus, Status as View};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -107,7 +107,7 @@ impl Status {
 
 /// Whether nothing is left to be done.
 pub fn is_well(view: &View) -> bool {
-    let settled = |pod: &PodStatus| matches!(pod.state, PodState::None | PodState::Enrolled) && !pod.overtaken;
+    let settled = |pod: &PodStatus| matches!(pod.state, PodState::None | PodState::Enrolled) && !pod.preceded;
     view.ready
         && view.unread.is_empty()
         && (!view.ambient || !view.ztunnels.is_empty())
@@ -152,7 +152,7 @@ pub fn table(view: &View, colour: Colour) -> String {
 fn row(pod: &PodStatus) -> Vec<Cell> {
     let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
     let (word, tone) = state(pod.state);
-    let tone = if pod.overtaken { Tone::Doubtful } else { tone };
+    let tone = if pod.preceded { Tone::Doubtful } else { tone };
     let texts = [pod.namespace.as_str(), pod.name.as_str()].map(|text| cell(text, Tone::Plain));
     let rest = [duration(pod.seconds), ips.join(","), pod.reason.clone()].map(|text| cell(text, Tone::Plain));
     texts.into_iter().chain([cell(word, tone)]).chain(rest).collect()
@@ -185,7 +185,7 @@ fn summary(view: &View) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::view::ZtunnelStatus;
+    use crate::node::view::ZtunnelStatus;
 
     fn view() -> View {
         let pod = |namespace: &str, name: &str, state, seconds, ips: &[&str], reason: &str| PodStatus {
@@ -199,7 +199,7 @@ mod tests {
             host_network: false,
             netns: None,
             redirection: None,
-            overtaken: false,
+            preceded: false,
         };
         View {
             version: "1.2.3".to_owned(),

@@ -2,12 +2,12 @@
 //! packet filter, without API or agent.
 
 use super::page::Page;
-use crate::agent::Site;
 use crate::config::Config;
 use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::config::table;
 use crate::error::Result;
 use crate::install::{self, Run};
+use crate::node::Site;
 use crate::pod::overrides;
 use std::ffi::OsString;
 

@@ -8,7 +8,7 @@ use super::probe_set;
 use super::visit::{Ipv6, Visit, Wanted};
 use super::xtables::{Programs, Variant, lock_file};
 use crate::error::{Context, Error, Result};
-use crate::rules::diff::{Ahead, Expected, Leftovers};
+use crate::rules::diff::{Expected, Leftovers, Preceding};
 use crate::rules::nftables;
 use crate::rules::program::{Program, Purpose};
 use crate::rules::render::restore;
@@ -85,7 +85,7 @@ pub struct Differences {
     pub routes: Vec<String>,
     /// The rules of others that packets come to before ours. They were there when ours were appended, or were put there
     /// since; that alone is no difference, for it is not ours to move them.
-    pub ahead: Vec<Ahead>,
+    pub preceding: Vec<Preceding>,
 }
 
 impl Differences {
@@ -170,7 +170,7 @@ impl Engine {
     }
 
     /// [`Self::apply`], with the rules of others that packets come to before ours.
-    pub fn bring(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<(Applied, Vec<Ahead>)> {
+    pub fn bring(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<(Applied, Vec<Preceding>)> {
         self.bring_about(netns, program, leftovers, false)
     }
 
@@ -180,7 +180,7 @@ impl Engine {
         program: &Program,
         leftovers: Leftovers,
         doubt: bool,
-    ) -> Result<(Applied, Vec<Ahead>)> {
+    ) -> Result<(Applied, Vec<Preceding>)> {
         let _alone = reserve(netns)?;
         self.visit(netns, program, leftovers, |visit, wanted| {
             let mut survey = if doubt { visit.survey_in_doubt(wanted)? } else { visit.survey(wanted)? };
@@ -190,9 +190,9 @@ impl Engine {
                 visit.assume_no_effects(wanted, &mut survey);
             }
             if survey.differences.is_empty() {
-                return Ok((Applied::AlreadyRight, survey.ahead));
+                return Ok((Applied::AlreadyRight, survey.preceding));
             }
-            let (had_ours, variants, before) = (survey.had_ours, survey.variants(), survey.ahead.clone());
+            let (had_ours, variants, before) = (survey.had_ours, survey.variants(), survey.preceding.clone());
             // What is outside the tables needs no second look: the kernel has acknowledged each.
             let written = visit.write(survey, wanted).and_then(|seen| {
                 let survey = visit.survey_of(wanted, Part { variants: &variants, families: &seen.others() })?;
@@ -200,7 +200,7 @@ impl Engine {
                     [] if !variants.iter().any(|variant| self.backend == Backend::Iptables(*variant)) => {
                         Ok((Applied::Written, before))
                     }
-                    [] => Ok((Applied::Written, [seen.ahead, survey.ahead].concat())),
+                    [] => Ok((Applied::Written, [seen.preceding, survey.preceding].concat())),
                     wrong => Err(Error::new(format_args!("after writing, {}", wrong.join("; ")))),
                 }
             });
@@ -220,7 +220,7 @@ impl Engine {
             let mut survey = visit.survey(wanted)?;
             let rules = std::mem::take(&mut survey.differences);
             visit.ask_effects(wanted, &mut survey)?;
-            Ok(Differences { rules, routes: survey.differences, ahead: survey.ahead })
+            Ok(Differences { rules, routes: survey.differences, preceding: survey.preceding })
         })
     }
 

@@ -3,7 +3,7 @@
 use super::engine::Engine;
 pub use super::engine::{Applied, Differences, Options};
 use crate::error::{Context, Error, Kind, Result};
-use crate::rules::diff::{Ahead, Leftovers};
+use crate::rules::diff::{Leftovers, Preceding};
 use crate::rules::inpod::nothing;
 use crate::rules::program::Program;
 use crate::sys::netns::Netns;
@@ -37,10 +37,10 @@ impl InPod {
     }
 
     /// [`Self::apply`], with the rules of others that packets come to before ours.
-    pub fn bring(&self, netns: &Netns, program: impl Into<Program>) -> Result<Vec<Ahead>> {
+    pub fn bring(&self, netns: &Netns, program: impl Into<Program>) -> Result<Vec<Preceding>> {
         self.refuse_host(netns)?;
         let brought = self.engine.bring(netns, &program.into(), Leftovers::Remove);
-        brought.map(|(_, ahead)| ahead).context("rules in the pod's network namespace")
+        brought.map(|(_, preceding)| preceding).context("rules in the pod's network namespace")
     }
 
     /// What differs from the program, one clause each; empty when all is right. Starts no process in the pod.

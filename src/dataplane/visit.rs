@@ -7,7 +7,7 @@ use super::own::{self, Own};
 use super::xtables::Variant;
 use super::{effect, nft};
 use crate::error::{Context, Error, Kind, Result};
-use crate::rules::diff::{Ahead, Expected, Found, Leftovers, has_chain_of, plain_jumps};
+use crate::rules::diff::{Expected, Found, Leftovers, Preceding, has_chain_of, plain_jumps};
 use crate::rules::program::{Effect, Program};
 use crate::rules::ruleset::TableName;
 use crate::rules::sidecar::Traces;
@@ -74,7 +74,7 @@ pub struct Survey<'a> {
     /// Something of ours was in the tables.
     pub had_ours: bool,
     /// The rules of others that packets come to before ours.
-    pub ahead: Vec<Ahead>,
+    pub preceding: Vec<Preceding>,
     restores: Vec<Restore>,
     wake: Vec<(Family, TableName)>,
     /// Of tables of our own.
@@ -110,8 +110,8 @@ impl Survey<'_> {
 #[derive(Debug, Default)]
 pub struct Seen {
     families: Vec<Family>,
-    /// As in [`Survey::ahead`].
-    pub ahead: Vec<Ahead>,
+    /// As in [`Survey::preceding`].
+    pub preceding: Vec<Preceding>,
 }
 
 impl Seen {
@@ -184,7 +184,7 @@ impl Visit<'_> {
                     };
                     let doubted = doubt.then(|| view.without_rules(is_ours));
                     let plan = expected.plan(owned, &found, doubted.as_ref().unwrap_or(view), self.leftovers);
-                    survey.ahead.extend(expected.ahead(view));
+                    survey.preceding.extend(expected.preceding(view));
                     survey.differences.extend(plan.differences.iter().map(|what| format!("{name}: {what}")));
                     survey.restores.extend(restore(variant, family, plan.restore));
                     survey.wake.extend(plan.wake.into_iter().map(|table| (family, table)));
@@ -267,7 +267,7 @@ impl Visit<'_> {
             // What is not right yet, or cannot be told now, is looked at again with the rest.
             if is_all && let Some(right) = self.survey_of(wanted, part).ok().filter(|s| s.differences.is_empty()) {
                 seen.families.push(family);
-                seen.ahead.extend(right.ahead);
+                seen.preceding.extend(right.preceding);
             }
         };
         // The programs take a while to start.

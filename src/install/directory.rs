@@ -106,7 +106,7 @@ pub enum Applied {
     Done,
     /// A file had changed since the listing was read. It was not touched, and neither were the steps after it: plan
     /// again from what is there now.
-    Overtaken,
+    PrecedingRules,
 }
 
 /// Carries the steps out, in order, up to the first failure.
@@ -119,7 +119,7 @@ pub fn apply(steps: &[Step], listing: &Listing, options: &Options) -> Result<App
                 let seen = listing.net.get(&step.name).map(|found| &found.content);
                 let now = read_file(&path).map(|found| found.content);
                 if seen != now.as_ref() {
-                    return Ok(Applied::Overtaken);
+                    return Ok(Applied::PrecedingRules);
                 }
             }
             Place::Saved => file::create_dir_all(&dir, file::Mode(0o700))?,

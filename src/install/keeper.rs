@@ -1,8 +1,8 @@
 //! The thread that installs, watches and repairs.
 
 use super::binary::{self, Binary};
+use super::conflict::{self, Conflict};
 use super::directory::{self, Applied};
-use super::fight::{self, Fight};
 use super::plan::{self, Place, State};
 use super::{Options, kubeconfig};
 use crate::error::Result;
@@ -65,7 +65,7 @@ pub enum Notice {
     /// A pass wrote something or failed in a new way.
     Installed(Outcome),
     /// Another writer took our entry out once more, and we wait before we put it back.
-    Fight,
+    Conflict,
 }
 
 /// The running keeper. Dropping it stops the thread and waits for it (a pass under way is finished). What is installed
@@ -134,9 +134,9 @@ struct Work<N> {
     binary: Part,
     kubeconfig: Part,
     conf: Part,
-    fight: Fight,
+    conflict: Conflict,
     /// The same for the executable.
-    copies: Fight,
+    copies: Conflict,
     /// Since when files are being written so that nothing can be decided.
     unsettled: Option<Instant>,
     warned: BTreeMap<String, String>,
@@ -153,8 +153,8 @@ impl<N: Fn(Notice)> Work<N> {
             binary: Part::default(),
             kubeconfig: Part::default(),
             conf: Part::default(),
-            fight: Fight::default(),
-            copies: Fight::default(),
+            conflict: Conflict::default(),
+            copies: Conflict::default(),
             unsettled: None,
             warned: BTreeMap::new(),
             told: None,
@@ -183,7 +183,7 @@ impl<N: Fn(Notice)> Work<N> {
     fn changed(&mut self, dir: &Path) {
         let now = clock::now();
         if dir == self.options.net_dir {
-            self.fight.changed(now);
+            self.conflict.changed(now);
             self.conf.due = Some(now);
         }
         if dir == self.options.bin_dir {
@@ -310,21 +310,21 @@ impl<N: Fn(Notice)> Work<N> {
             self.conf.due = self.binary.due;
             return false;
         }
-        if rewrites && let Some(until) = self.fight.wait_until(now) {
+        if rewrites && let Some(until) = self.conflict.wait_until(now) {
             self.explain(&primary, &types, now);
             self.conf.due = Some(until);
             return false;
         }
         match directory::apply(&plan.steps, &listing, &self.options) {
             Ok(Applied::Done) => self.unsettled = None,
-            Ok(Applied::Overtaken) => return self.look_again(now),
+            Ok(Applied::PrecedingRules) => return self.look_again(now),
             Err(e) => return self.settle(|work| &mut work.conf, Err(e), interval, Outcome::ConfFailed),
         }
-        if rewrites && self.fight.rewrote(now) {
-            (self.notice)(Notice::Fight);
+        if rewrites && self.conflict.rewrote(now) {
+            (self.notice)(Notice::Conflict);
             self.explain(&primary, &types, now);
         }
-        match self.fight.intact(now) {
+        match self.conflict.intact(now) {
             Some(until) => self.conf.due = Some(until),
             None => return self.settle(|work| &mut work.conf, Ok(rewrites), interval, Outcome::ConfFailed),
         }
@@ -344,10 +344,10 @@ impl<N: Fn(Notice)> Work<N> {
     /// Says who is taking our entry out again and again, at most once a minute, and keeps the reason for readiness.
     fn explain(&mut self, primary: &str, types: &[String], now: Instant) {
         let file = self.options.net_dir.join(primary);
-        let (culprit, remedy) = fight::culprit(types);
+        let (culprit, remedy) = conflict::culprit(types);
         let reason =
             format!("{} keeps being rewritten without our plugin, probably by {culprit}: {remedy}", file.display());
-        if self.fight.explain(now) {
+        if self.conflict.explain(now) {
             log::error!(target: "cni-agent", file:% = file.display(); "{reason}");
         }
         self.conf.problem = Some(reason);

@@ -3,7 +3,7 @@
 //! - [`conf`]: CNI configurations as text: our entry in and out without touching another byte (pure).
 //! - [`entry`]: the entry itself (pure).
 //! - [`plan`]: from what is in the directories to what has to be written and removed, and why (pure).
-//! - [`fight`]: another writer keeps reverting us: how long to wait, what to say (pure).
+//! - [`conflict`]: another writer keeps reverting us: how long to wait, what to say (pure).
 //! - [`binary`], [`kubeconfig`], [`directory`]: the effects.
 //! - [`keeper`]: the thread that makes it true and keeps it true.
 //! - [`removal`]: configuration, kubeconfig, and last the executable, unless a sandbox still needs it ([`cache`]).
@@ -15,9 +15,9 @@ use std::time::Duration;
 pub mod binary;
 pub mod cache;
 pub mod conf;
+pub mod conflict;
 pub mod directory;
 pub mod entry;
-pub mod fight;
 pub mod keeper;
 pub mod kubeconfig;
 pub mod plan;

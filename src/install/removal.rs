@@ -87,7 +87,7 @@ fn configuration(options: &Options, run: Run, removal: &mut Removal) -> Result<(
         let listing = directory::read(options)?;
         let steps = plan::remove(&listing, options);
         let mut left = steps.iter();
-        let overtaken = left.find_map(|step| {
+        let preceded = left.find_map(|step| {
             let applied = match run {
                 Run::Real => directory::apply(std::slice::from_ref(step), &listing, options),
                 Run::Dry => Ok(Applied::Done),
@@ -98,7 +98,7 @@ fn configuration(options: &Options, run: Run, removal: &mut Removal) -> Result<(
             }
             Some(applied)
         });
-        if overtaken.transpose()?.is_none() {
+        if preceded.transpose()?.is_none() {
             removal.steps.extend(directory::kept(&steps, &listing, options));
             return Ok(());
         }

@@ -26,7 +26,7 @@ pub struct PodPatch<'a> {
 
 /// An Event on a pod (core/v1).
 #[derive(Debug, Clone)]
-pub struct PodEvent<'a> {
+pub struct NewEvent<'a> {
     /// The pod it is about.
     pub pod: &'a PodName,
     /// And its uid.
@@ -98,7 +98,7 @@ impl Client {
     }
 
     /// Creates an Event.
-    pub fn create_event(&self, event: &PodEvent<'_>, patience: Patience) -> Result<()> {
+    pub fn create_event(&self, event: &NewEvent<'_>, patience: Patience) -> Result<()> {
         const LONGEST: usize = 1024;
         let PodName { namespace, name } = event.pod;
         let time = crate::sys::clock::rfc3339(event.time);

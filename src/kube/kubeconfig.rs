@@ -154,7 +154,7 @@ impl User {
     }
 
     fn token(self, dir: &Path) -> Option<Material> {
-        // As in client-go, a file beats a token in place, which may be a copy of it that has expired.
+        // As in client-go, a file heartbeats a token in place, which may be a copy of it that has expired.
         let file = self.token_file.filter(|f| !f.as_os_str().is_empty()).map(|file| Material::File(dir.join(file)));
         file.or_else(|| self.token.filter(|t| !t.is_empty()).map(|t| Material::Inline(t.into_bytes())))
     }
@@ -197,7 +197,7 @@ impl Cluster {
     }
 }
 
-/// Data in place beats a file; a file is relative to the kubeconfig's folder.
+/// Data in place heartbeats a file; a file is relative to the kubeconfig's folder.
 fn material(key: &str, data: Option<String>, file: Option<PathBuf>, dir: &Path) -> Result<Option<Material>> {
     if let Some(mut data) = data.filter(|d| !d.is_empty()) {
         data.retain(|c| !c.is_ascii_whitespace());

@@ -47,7 +47,7 @@ pub struct Plan {
 
 /// A rule of somebody else in a built-in chain, to which packets come before they come to ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ahead {
+pub struct Preceding {
     family: Family,
     table: TableName,
     chain: BuiltIn,
@@ -57,13 +57,13 @@ pub struct Ahead {
     body: Vec<u8>,
 }
 
-impl Ahead {
+impl Preceding {
     /// Those of `now` that were not there `before`, wherever in their chain these stand by now.
-    pub fn newcomers<'a>(before: &[Ahead], now: &'a [Ahead]) -> Vec<&'a Ahead> {
-        let mut known: Vec<&Ahead> = before.iter().collect();
-        let is_new = |rule: &&Ahead| {
-            let same = |one: &&Ahead| {
-                let key = |rule: &Ahead| (rule.family, rule.table, rule.chain);
+    pub fn newcomers<'a>(before: &[Preceding], now: &'a [Preceding]) -> Vec<&'a Preceding> {
+        let mut known: Vec<&Preceding> = before.iter().collect();
+        let is_new = |rule: &&Preceding| {
+            let same = |one: &&Preceding| {
+                let key = |rule: &Preceding| (rule.family, rule.table, rule.chain);
                 key(one) == key(rule) && one.body == rule.body
             };
             match known.iter().position(same) {
@@ -78,7 +78,7 @@ impl Ahead {
     }
 }
 
-impl fmt::Display for Ahead {
+impl fmt::Display for Preceding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = if self.family == Family::V4 { "IPv4" } else { "IPv6" };
         write!(f, "{family} rule {} of chain {} of table {}", self.at + 1, self.chain.as_str(), self.table.as_str())
@@ -143,9 +143,9 @@ impl Expected {
     }
 
     /// The rules of others that stand before ours.
-    pub fn ahead(&self, actual: &View) -> Vec<Ahead> {
+    pub fn preceding(&self, actual: &View) -> Vec<Preceding> {
         let family = self.rules.family;
-        let mut ahead = Vec::new();
+        let mut preceding = Vec::new();
         for table in self.rules.tables.iter().map(|table| table.name) {
             let (Some(want), Some(have)) = (self.view.table(table.as_str()), actual.table(table.as_str())) else {
                 continue;
@@ -155,10 +155,16 @@ impl Expected {
                 // Ours may stand apart: up to the last of them.
                 let end = have.iter().rposition(|rule| want.contains(rule)).unwrap_or(0);
                 let others = have.iter().enumerate().take(end).filter(|(_, rule)| !want.contains(rule));
-                ahead.extend(others.map(|(at, rule)| Ahead { family, table, chain, at, body: rule.body.clone() }));
+                preceding.extend(others.map(|(at, rule)| Preceding {
+                    family,
+                    table,
+                    chain,
+                    at,
+                    body: rule.body.clone(),
+                }));
             }
         }
-        ahead
+        preceding
     }
 
     /// Whether a built-in chain holds a rule that is neither wanted nor one of `found`.
@@ -593,10 +599,10 @@ mod tests {
     #[test]
     fn rules_of_others_before_ours_are_told_from_those_that_were_there() {
         let expected = expected(Place::Last);
-        let ahead = |nat: &str| expected.ahead(&view(&format!("{nat} OURS=a,r"), "OUTPUT=z"));
+        let preceding = |nat: &str| expected.preceding(&view(&format!("{nat} OURS=a,r"), "OUTPUT=z"));
         let check = |before: &str, now: &str, want: &[&str]| {
-            let (before, now) = (ahead(before), ahead(now));
-            let new: Vec<_> = Ahead::newcomers(&before, &now).iter().map(ToString::to_string).collect();
+            let (before, now) = (preceding(before), preceding(now));
+            let new: Vec<_> = Preceding::newcomers(&before, &now).iter().map(ToString::to_string).collect();
             assert_eq!(new, want, "{before:?} / {now:?}");
         };
         check("OUTPUT=>OURS", "OUTPUT=>OURS,x", &[]);

@@ -7,7 +7,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::sys::clock;
 use crate::sys::ffi;
-use crate::sys::thread::{self, Whereabouts};
+use crate::sys::thread::{self, ThreadNetns};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::fstat;
@@ -130,16 +130,16 @@ impl Netns {
     /// already, or ends after its work anyway ([`thread::spawn_for_one`]). Sockets opened inside keep the namespace
     /// alive: close them inside.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
-        match Whereabouts::get() {
-            Whereabouts::Home | Whereabouts::Leaving if self.is_own() => Ok(f()),
-            Whereabouts::Leaving => self.go_and(f),
-            Whereabouts::Home | Whereabouts::Away => thread::run_scoped("netns", || self.go_and(f))?,
+        match ThreadNetns::get() {
+            ThreadNetns::Home | ThreadNetns::Leaving if self.is_own() => Ok(f()),
+            ThreadNetns::Leaving => self.go_and(f),
+            ThreadNetns::Home | ThreadNetns::Away => thread::run_scoped("netns", || self.go_and(f))?,
         }
     }
 
     fn go_and<T>(&self, f: impl FnOnce() -> T) -> Result<T> {
         set(self.fd.as_fd())?;
-        Whereabouts::Away.set();
+        ThreadNetns::Away.set();
         Ok(f())
     }
 

@@ -10,12 +10,12 @@ use std::thread::{Builder, JoinHandle};
 const STACK: usize = 1 << 20;
 
 thread_local! {
-    static NETNS: Cell<Whereabouts> = const { Cell::new(Whereabouts::Home) };
+    static NETNS: Cell<ThreadNetns> = const { Cell::new(ThreadNetns::Home) };
 }
 
 /// Which network namespace a thread is in, as far as [`super::netns`] has to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whereabouts {
+pub(super) enum ThreadNetns {
     /// The process's own.
     Home,
     /// The same, on a thread that ends after its one piece of work: it may go to another and need not come back.
@@ -24,7 +24,7 @@ pub(super) enum Whereabouts {
     Away,
 }
 
-impl Whereabouts {
+impl ThreadNetns {
     /// Of the calling thread.
     pub(super) fn get() -> Self {
         NETNS.get()
@@ -37,7 +37,7 @@ impl Whereabouts {
 
     /// Runs `f` on a new thread, which begins in the namespace of this one.
     fn hand_on<T>(self, f: impl FnOnce() -> T) -> T {
-        if self == Whereabouts::Away {
+        if self == ThreadNetns::Away {
             self.set();
         }
         f()
@@ -46,7 +46,7 @@ impl Whereabouts {
 
 /// Starts a named thread (at most 15 bytes are shown by the kernel). Fails when the kernel has no thread left.
 pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
-    let here = Whereabouts::get();
+    let here = ThreadNetns::get();
     builder(name).spawn(move || here.hand_on(f)).with_context(|| format!("start thread {name}"))
 }
 
@@ -54,8 +54,8 @@ pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'stat
 /// ([`super::netns::Netns::enter`]) it enters itself, since it is thrown away anyway.
 pub fn spawn_for_one<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
     spawn(name, move || {
-        if Whereabouts::get() == Whereabouts::Home {
-            Whereabouts::Leaving.set();
+        if ThreadNetns::get() == ThreadNetns::Home {
+            ThreadNetns::Leaving.set();
         }
         f()
     })
@@ -65,7 +65,7 @@ pub fn spawn_for_one<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send
 /// caller.
 #[expect(clippy::disallowed_methods, reason = "the scope's own spawn, which panics, is not used")]
 pub fn run_scoped<T: Send>(name: &str, f: impl FnOnce() -> T + Send) -> Result<T> {
-    let here = Whereabouts::get();
+    let here = ThreadNetns::get();
     std::thread::scope(|scope| {
         let thread = builder(name)
             .spawn_scoped(scope, move || here.hand_on(f))

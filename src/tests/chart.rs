@@ -2,8 +2,8 @@
 //! capabilities (test-fixtures/deploy/chart: names and values as the chart renders them for its common settings), on a
 //! read-only root that has nothing but its executable and the system's programs.
 
-use crate::agent::rules;
 use crate::apiserver::ApiServer;
+use crate::standalone::rules;
 use crate::standin::{self, Standin};
 use crate::support::netns::{PodNetns, nft_list, run_in};
 use crate::support::{DEADLINE, FERRULE, eventually, http};
@@ -76,7 +76,7 @@ impl World {
         let server = host.enter(|| ApiServer::start(&at("api")));
         server.put_namespace("mesh", json!({ "istio.io/dataplane-mode": "ambient" }));
         server.put_pod("mesh", "web", "node-r", json!({}), &[POD_IP]);
-        let pod = crate::agent::netns(POD_IP);
+        let pod = crate::standalone::netns(POD_IP);
         File::create(at("netns/cni-web")).unwrap();
         mount(Some(pod.path()), &at("netns/cni-web"), None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
 

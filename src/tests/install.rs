@@ -455,7 +455,7 @@ fn a_fight_is_short_and_explained() {
     };
     kept.not_ready("05-cilium.conflist keeps being rewritten without our plugin, probably by Cilium");
     assert!(kept.problems().unwrap()[0].contains("cni.exclusive=false"));
-    assert!(kept.seen.contains(&Notice::Fight));
+    assert!(kept.seen.contains(&Notice::Conflict));
     std::thread::sleep(Duration::from_secs(3));
     kept.not_ready("keeps being rewritten");
     stop.store(true, Ordering::Relaxed);

@@ -1,7 +1,6 @@
 //! The integration tests: real namespaces, real netfilter, real sockets. They need root, and fail without it.
 #![expect(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests drive the real machine, and fail loudly")]
 
-mod agent;
 mod apiserver;
 mod bench;
 mod chart;
@@ -11,8 +10,8 @@ mod floor;
 mod front;
 mod host;
 mod install;
-mod kagent;
 mod kube;
+mod kubernetes;
 mod measurements;
 mod nftables;
 mod plugin;
@@ -21,6 +20,7 @@ mod procfs;
 mod readme;
 mod rules;
 mod sidecar;
+mod standalone;
 mod standin;
 mod support;
 mod tidy;

@@ -8,7 +8,7 @@ const FLOORS: [&[&str]; 5] = [
     &["error", "logging", "metrics", "sys", "http"],
     &["pod", "rules"],
     &["cni", "install", "repair", "dataplane", "kube", "zds"],
-    &["agent"],
+    &["node"],
     &["main", "cli", "config"],
 ];
 
@@ -146,8 +146,8 @@ fn the_floors_are_read_as_meant() {
     let check = |room: &str, path: &str, allowed: bool| {
         assert_eq!(import_error(room, path).is_none(), allowed, "{room} {path}")
     };
-    check("agent", "zds::server::Server;", true);
-    check("zds", "agent::Event;", false);
+    check("node", "zds::server::Server;", true);
+    check("zds", "node::Event;", false);
     check("zds", "cni::event;", false);
     check("http", "sys::clock;", true);
     check("sys", "pod::Pod;", false);

@@ -4,7 +4,7 @@ mod doctor;
 mod shells;
 mod status;
 
-use crate::agent::{SELECTOR, netns};
+use crate::standalone::{SELECTOR, netns};
 use crate::standin::{self, Standin};
 use crate::support::netns::PodNetns;
 use crate::support::node::{Agent, Node};

@@ -1,6 +1,6 @@
 //! ZDS: handing pods' network namespaces to ztunnel over a Unix seqpacket socket.
 
-mod bell;
 pub mod server;
 mod session;
+mod wakeup;
 pub mod wire;

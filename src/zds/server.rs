@@ -8,8 +8,8 @@
 
 pub use super::wire::WorkloadInfo;
 
-use super::bell::{Bell, Woken};
 use super::session::Session;
+use super::wakeup::{Wakeup, Woken};
 use super::wire;
 use crate::error::{Context, Error, Result};
 use crate::sys::file::{self, Mode};
@@ -114,7 +114,7 @@ struct Shared {
     notify: Box<dyn Fn(Notice) + Send + Sync>,
     sessions: Mutex<Sessions>,
     /// Rung for the accepting thread: a connection ended, or all shall.
-    bell: Bell,
+    wakeup: Wakeup,
     stopping: AtomicBool,
 }
 
@@ -156,7 +156,7 @@ impl Server {
             timeout: options.timeout,
             notify: Box::new(notify),
             sessions: Mutex::default(),
-            bell: Bell::new()?,
+            wakeup: Wakeup::new()?,
             stopping: AtomicBool::new(false),
         });
         let acceptor = {
@@ -199,7 +199,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.bell.ring();
+        self.shared.wakeup.ring();
         if let Some(acceptor) = self.acceptor.take() {
             // A panic in it was reported where it happened.
             let _ = acceptor.join();
@@ -247,7 +247,7 @@ impl Shared {
             Err(e) => log::debug!(target: SCOPE, "connection to the ztunnel socket ended before its hello: {e}"),
         }
         session.close("over");
-        self.bell.ring();
+        self.wakeup.ring();
     }
 
     fn register(&self, session: &Arc<Session>) -> ConnectionId {
@@ -298,7 +298,7 @@ impl Acceptor {
     /// Waits for one connection and starts its thread; `false` when there was none. Fails when it could not be had:
     /// no descriptor or thread left (the next try may find one), a peer that is not root.
     fn accept(&mut self) -> Result<bool> {
-        let woken = self.shared.bell.wait(Some(self.listener.as_fd()), ACCEPT_WAIT)?;
+        let woken = self.shared.wakeup.wait(Some(self.listener.as_fd()), ACCEPT_WAIT)?;
         self.running.retain(|(_, thread)| !thread.is_finished());
         if woken != Woken::Socket {
             return Ok(false);
@@ -324,7 +324,7 @@ impl Acceptor {
                 return;
             }
             // A failing poll must not turn this into a busy loop.
-            if self.shared.bell.wait(None, left).is_err() {
+            if self.shared.wakeup.wait(None, left).is_err() {
                 clock::sleep(left);
             }
         }

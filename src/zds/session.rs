@@ -1,10 +1,10 @@
 //! One connection: hello, snapshot, then requests one by one, each acknowledged before the next is sent.
 //!
-//! One thread does all the I/O; others only put requests into the bounded queue and ring the bell. The lock guards the
+//! One thread does all the I/O; others only put requests into the bounded queue and ring the wakeup. The lock guards the
 //! queue alone and is never held across I/O or a notice.
 
-use super::bell::{Bell, Woken, readable};
 use super::server::{ConnectionId, Notice, Request};
+use super::wakeup::{Wakeup, Woken, readable};
 use super::wire;
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
@@ -29,7 +29,7 @@ pub(super) struct Session {
     socket: Connection,
     /// Time for the hello and each ack.
     timeout: Duration,
-    bell: Bell,
+    wakeup: Wakeup,
     waiting: Mutex<Waiting>,
 }
 
@@ -59,7 +59,7 @@ enum Next {
 impl Session {
     pub(super) fn new(socket: Connection, timeout: Duration) -> Result<Self> {
         socket.set_timeouts(timeout, timeout)?;
-        Ok(Session { socket, timeout, bell: Bell::new()?, waiting: Mutex::default() })
+        Ok(Session { socket, timeout, wakeup: Wakeup::new()?, waiting: Mutex::default() })
     }
 
     /// Gives the snapshot; only the first one counts.
@@ -69,7 +69,7 @@ impl Session {
             waiting.snapshot = Snapshot::Given(items);
         }
         drop(waiting);
-        self.bell.ring();
+        self.wakeup.ring();
     }
 
     /// Queues a request behind the snapshot; a full queue ends the connection.
@@ -82,13 +82,13 @@ impl Session {
         }
         waiting.queue.push_back(request);
         drop(waiting);
-        self.bell.ring();
+        self.wakeup.ring();
     }
 
     /// Ends the connection, whatever its thread waits for; the first reason stays.
     pub(super) fn close(&self, reason: &'static str) {
         self.lock().closing.get_or_insert(reason);
-        self.bell.ring();
+        self.wakeup.ring();
         self.socket.shutdown();
     }
 
@@ -174,8 +174,8 @@ impl Session {
     }
 
     fn idle(&self) -> Result<()> {
-        match self.bell.wait(Some(self.socket.as_fd()), IDLE_CHECK)? {
-            Woken::Bell => Ok(()),
+        match self.wakeup.wait(Some(self.socket.as_fd()), IDLE_CHECK)? {
+            Woken::Wakeup => Ok(()),
             Woken::Socket => Err(self.unasked()),
             Woken::Time if self.socket.peer_gone() => Err(gone()),
             Woken::Time => Ok(()),
@@ -200,8 +200,8 @@ impl Session {
         let deadline = clock::now() + self.timeout;
         loop {
             let left = deadline.saturating_duration_since(clock::now());
-            match self.bell.wait(Some(self.socket.as_fd()), left)? {
-                Woken::Bell => self.check_closing()?,
+            match self.wakeup.wait(Some(self.socket.as_fd()), left)? {
+                Woken::Wakeup => self.check_closing()?,
                 Woken::Socket => return self.read_packet(),
                 Woken::Time => {
                     return Err(Error::of(Kind::TimedOut, format_args!("no {what} within {:?}", self.timeout)));

@@ -1,9 +1,9 @@
 //! The agent that runs here: its directory, its sockets, and what it says of itself, of ztunnel and of the pods.
 
 use super::finding::Finding;
-use crate::agent::view::{PodState, PodStatus, Status};
 use crate::cli::running;
 use crate::config::doctor::Options;
+use crate::node::view::{PodState, PodStatus, Status};
 use crate::sys::unix::{Connection, SocketType};
 use nix::unistd::{AccessFlags, access};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -180,14 +180,14 @@ fn said(status: &Status, options: &Options) -> Vec<Finding> {
     if !moving.is_empty() {
         findings.push(Finding::warn("pods", &format_args!("on their way: {}", named(&moving)), &remedy));
     }
-    let overtaken: Vec<&PodStatus> = settled.iter().filter(|pod| pod.overtaken).copied().collect();
-    if !overtaken.is_empty() {
+    let preceded: Vec<&PodStatus> = settled.iter().filter(|pod| pod.preceded).copied().collect();
+    if !preceded.is_empty() {
         let remedy = "find out who put the rule there; it may lead traffic past the mesh";
-        let finding = format!("rules of others come before ours: {}", named(&overtaken));
+        let finding = format!("rules of others come before ours: {}", named(&preceded));
         findings.push(Finding::warn("pods", &finding, &remedy));
     }
     let enrolled = settled.iter().filter(|pod| pod.state == PodState::Enrolled).count();
-    if lost.is_empty() && moving.is_empty() && overtaken.is_empty() {
+    if lost.is_empty() && moving.is_empty() && preceded.is_empty() {
         findings.push(Finding::ok("pods", &format_args!("{enrolled} of {} are in the mesh", status.pods.len())));
     }
     findings

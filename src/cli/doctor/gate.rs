@@ -2,8 +2,8 @@
 //! not on the host's network. A kubelet whose network is not ready starts no such pod, so it never becomes ready.
 
 use super::finding::Finding;
-use crate::agent::view::Status;
 use crate::config::doctor::Options;
+use crate::node::view::Status;
 
 /// `installed`: the entry on the node has the gate. `off_host`: this process is not on the host's network.
 pub(super) fn judge(
@@ -49,9 +49,9 @@ fn pods(status: Option<&Status>, namespace: &str, prefix: &str) -> Vec<(String, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::view::{PodState, PodStatus};
     use crate::cli::doctor::finding::Grade;
     use crate::cli::doctor::options;
+    use crate::node::view::{PodState, PodStatus};
 
     fn status(pods: &[(&str, bool)]) -> Status {
         let pods = pods.iter().map(|(name, host_network)| PodStatus {
@@ -65,7 +65,7 @@ mod tests {
             host_network: *host_network,
             netns: None,
             redirection: None,
-            overtaken: false,
+            preceded: false,
         });
         Status {
             version: String::new(),

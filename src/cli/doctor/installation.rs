@@ -5,7 +5,7 @@ use super::platform::{self, PLATFORMS};
 use crate::config::doctor::Options;
 use crate::install::conf::{Conf, is_candidate};
 use crate::install::plan::{self, Listing, State};
-use crate::install::{Mode, PLUGIN, binary, directory, fight, kubeconfig};
+use crate::install::{Mode, PLUGIN, binary, conflict, directory, kubeconfig};
 use crate::sys::exec;
 use crate::sys::file;
 use std::fs::File;
@@ -162,7 +162,7 @@ impl Facts {
         };
         match count {
             0 => {
-                let remedy = match fight::known_writer(types) {
+                let remedy = match conflict::known_writer(types) {
                     Some((writer, end)) => format!("{PUTS_IT_THERE}; if it does not stay, {writer} is why: {end}"),
                     None => PUTS_IT_THERE.to_owned(),
                 };

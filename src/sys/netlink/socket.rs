@@ -3,7 +3,7 @@
 use super::{Change, RawMessage};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
-use crate::sys::thread::Whereabouts;
+use crate::sys::thread::ThreadNetns;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{ReceiveTimeout, SndBufForce};
 use nix::sys::socket::{
@@ -112,7 +112,7 @@ impl Link {
 
     /// Keeps it for the next exchange, where it is not in the way of the namespace's end.
     fn keep(self, protocol: SockProtocol) {
-        if Whereabouts::get() == Whereabouts::Away {
+        if ThreadNetns::get() == ThreadNetns::Away {
             KEPT.with_borrow_mut(|kept| kept.push((protocol, self)));
         }
     }

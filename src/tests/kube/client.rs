@@ -3,7 +3,7 @@
 use super::{ENOUGH, NODE, at_once, eventually, setup, web};
 use crate::apiserver::{Fault, Kind};
 use ferrule::error::Kind as ErrorKind;
-use ferrule::kube::api::{PodEvent, PodPatch};
+use ferrule::kube::api::{NewEvent, PodPatch};
 use ferrule::kube::client::{Client, Patience};
 use ferrule::kube::config::{Config, Options, Proxies, Source};
 use ferrule::pod::types::PodName;
@@ -97,7 +97,7 @@ fn deletes_only_what_it_was_told() {
 fn creates_events() {
     let s = setup();
     let message = "ä".repeat(1000);
-    let event = PodEvent {
+    let event = NewEvent {
         pod: &web(0),
         uid: "u-0",
         warning: true,

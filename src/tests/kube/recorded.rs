@@ -2,7 +2,7 @@
 
 use super::{ENOUGH, NODE, eventually, web};
 use ferrule::error::Kind;
-use ferrule::kube::api::{PodEvent, PodPatch};
+use ferrule::kube::api::{NewEvent, PodPatch};
 use ferrule::kube::client::{Client, Patience};
 use ferrule::kube::config::{Config, Options, Proxies, Source};
 use ferrule::kube::object::Node;
@@ -219,7 +219,7 @@ fn writes() {
     let labels = PodPatch { labels: &[("a", Some("b"))], ..PodPatch::default() };
     client.patch_pod(&web(load_number("pod-patch-label")), None, labels, ONCE).unwrap();
     client.delete_pod(&web(2), "f6796c87-6a57-40b3-90b4-d346adfc8390", "238", ONCE).unwrap();
-    let event = PodEvent {
+    let event = NewEvent {
         pod: &web(3),
         uid: "e90c5cc1-5a1f-4614-a79e-926de3903149",
         warning: true,

@@ -3,7 +3,7 @@
 use super::netns::PodNetns;
 use super::program::ferrule;
 use super::{DEADLINE, FERRULE, eventually, http};
-use ferrule::agent::view::Status;
+use ferrule::node::view::Status;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 use super::{Scene, same_as_fixture, shortest};
 use crate::support::program::{ferrule, finish};
 use crate::support::{DEADLINE, FERRULE, eventually};
-use ferrule::agent::view::{Explained, PodState, Status};
+use ferrule::node::view::{Explained, PodState, Status};
 use ferrule::pod::decision::Action;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;

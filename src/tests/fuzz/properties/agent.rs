@@ -1,10 +1,10 @@
 //! What the agent is sent by plugins, log lines among it, and what it left on disk for itself.
 
 use super::text;
-use ferrule::agent::memory;
 use ferrule::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent, Health, ips_of_result};
 use ferrule::cni::outside::Outside;
 use ferrule::logging::Line;
+use ferrule::node::memory;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;

@@ -1,0 +1,206 @@
+//! Writing the redirection annotation of pods through the API server.
+//!
+//! A few threads, off the path of everything. What is to be written is kept per pod, and only the newest: a value that
+//! cannot be written now is tried again with growing pauses until it is written, replaced, or the pod is gone.
+
+use super::event::{ANNOTATION, Redirection};
+use super::publish::Change;
+use crate::error::{Error, Kind, Result};
+use crate::kube::Backoff;
+use crate::kube::api::PodPatch;
+use crate::kube::client::{Client, Patience};
+use crate::logging::Repeat;
+use crate::pod::types::PodName;
+use crate::sys::{clock, thread};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Patches on the way at the same time.
+const WRITERS: usize = 2;
+/// For one request; what fails is tried again from here.
+const ASK: Patience = Patience::once(Duration::from_secs(10));
+/// Shortest and longest pause between two tries for one pod.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// How long what is waiting at the end may still take.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// The running writers. Dropped, they write what can be written at once, and end.
+#[derive(Debug)]
+pub struct Annotator {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    queue: Mutex<Queue>,
+    /// Something is waiting, has been written, or it is over.
+    wakeup: Condvar,
+}
+
+#[derive(Debug)]
+struct Queue {
+    /// By uid.
+    pods: BTreeMap<String, Waiting>,
+    trouble: Repeat,
+    over: bool,
+}
+
+/// What a pod's annotation shall be.
+#[derive(Debug)]
+struct Waiting {
+    name: PodName,
+    wanted: Option<Redirection>,
+    /// Changes with every new wish.
+    edition: u64,
+    /// A writer has it.
+    taken: bool,
+    backoff: Backoff,
+    /// Not before.
+    at: Instant,
+}
+
+impl Annotator {
+    /// Starts the writers.
+    pub fn start(client: &Client) -> Result<Self> {
+        let queue = Queue { pods: BTreeMap::new(), trouble: Repeat::new(Duration::MAX), over: false };
+        let shared = Arc::new(Shared { client: client.sibling(), queue: Mutex::new(queue), wakeup: Condvar::new() });
+        let mut annotator = Annotator { shared, threads: Vec::new() };
+        for number in 0..WRITERS {
+            let shared = Arc::clone(&annotator.shared);
+            annotator.threads.push(thread::spawn(&format!("annotate-{number}"), move || shared.write())?);
+        }
+        Ok(annotator)
+    }
+
+    /// Takes a change; never blocks for long.
+    pub fn publish(&self, (uid, name, wanted): Change) {
+        let mut queue = self.shared.lock();
+        let old = queue.pods.remove(&uid);
+        let (edition, taken) = old.map_or((0, false), |old| (old.edition + 1, old.taken));
+        let backoff = Backoff::new(RETRY.0, RETRY.1);
+        queue.pods.insert(uid, Waiting { name, wanted, edition, taken, backoff, at: clock::now() });
+        drop(queue);
+        self.shared.wakeup.notify_one();
+    }
+}
+
+impl Drop for Annotator {
+    fn drop(&mut self) {
+        let until = clock::now() + FAREWELL;
+        let mut queue = self.shared.lock();
+        queue.over = true;
+        self.shared.wakeup.notify_all();
+        let due = |pod: &Waiting| pod.taken || pod.at <= clock::now();
+        while queue.pods.values().any(due) && clock::now() < until {
+            queue = self.shared.wait(queue, Some(until));
+        }
+        drop(queue);
+        self.shared.client.close();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&'a self, queue: MutexGuard<'a, Queue>, until: Option<Instant>) -> MutexGuard<'a, Queue> {
+        match until {
+            Some(until) => {
+                let waited = self.wakeup.wait_timeout(queue, clock::until(until));
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.wakeup.wait(queue).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    fn write(&self) {
+        while let Some((uid, name, wanted, edition)) = self.next() {
+            let written = self.patch(&uid, &name, wanted);
+            self.written(&uid, edition, written);
+            self.wakeup.notify_all();
+        }
+    }
+
+    /// The next pod whose time has come.
+    fn next(&self) -> Option<(String, PodName, Option<Redirection>, u64)> {
+        let mut queue = self.lock();
+        loop {
+            let now = clock::now();
+            let free = queue.pods.iter_mut().filter(|(_, pod)| !pod.taken);
+            let first = free.min_by_key(|(_, pod)| pod.at);
+            let until = match first {
+                Some((uid, pod)) if pod.at <= now => {
+                    pod.taken = true;
+                    return Some((uid.clone(), pod.name.clone(), pod.wanted, pod.edition));
+                }
+                first => first.map(|(_, pod)| pod.at),
+            };
+            // What failed just now is not worth waiting for: the next agent finds it out of what is.
+            if queue.over {
+                return None;
+            }
+            queue = self.wait(queue, until);
+        }
+    }
+
+    fn patch(&self, uid: &str, name: &PodName, wanted: Option<Redirection>) -> Result<()> {
+        let value = wanted.map(Redirection::value);
+        let patch = PodPatch { annotations: &[(ANNOTATION, value)], ..PodPatch::default() };
+        match self.client.patch_pod(name, Some(uid), patch, ASK) {
+            Err(e) if e.kind() == Kind::NotFound || (e.kind() == Kind::Conflict && self.is_gone(uid, name)?) => {
+                log::debug!(target: "cni-agent", uid = uid, pod:% = name; "not annotated: {e}");
+                Ok(())
+            }
+            written => written,
+        }
+    }
+
+    /// Whether a conflict means that another pod has the name. Somebody else may just have written at the same time.
+    fn is_gone(&self, uid: &str, name: &PodName) -> Result<bool> {
+        match self.client.get_pod(name, ASK) {
+            Ok(pod) => Ok(pod.object.uid != uid),
+            Err(e) if e.kind() == Kind::NotFound => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn written(&self, uid: &str, edition: u64, written: Result<()>) {
+        let mut queue = self.lock();
+        let now = clock::now();
+        report(&mut queue, written.as_ref().err());
+        let Some(pod) = queue.pods.get_mut(uid) else { return };
+        pod.taken = false;
+        match written {
+            Ok(()) if pod.edition == edition => drop(queue.pods.remove(uid)),
+            Ok(()) => {}
+            Err(_) if pod.edition == edition => pod.at = now + pod.backoff.next_delay(),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Says it once when writing fails, and once when it works again.
+fn report(queue: &mut Queue, failure: Option<&Error>) {
+    let now = clock::now();
+    match failure {
+        Some(_) if queue.over => {}
+        Some(e) => {
+            if queue.trouble.failed(&format!("{:?}", e.kind()), now).is_some() {
+                log::warn!(target: "cni-agent", "a pod's annotation cannot be written; trying again: {e}");
+            }
+        }
+        None => {
+            if let Some(past) = queue.trouble.worked(now) {
+                log::warn!(target: "cni-agent", failures = past.times; "pods' annotations can be written again");
+            }
+        }
+    }
+}

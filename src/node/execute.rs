@@ -1,0 +1,485 @@
+//! The workers: they carry out what takes time, and send back what came of it.
+//!
+//! A few at a time, more where it is the kernel that takes its time. The state hands out at most one piece of work per
+//! pod, so what waits is bounded by the number of pods and no two workers are ever in one namespace. A piece of work
+//! ends when it is done in the kernel; nobody here waits for a peer, so a silent ztunnel occupies no worker.
+//!
+//! Each worker does one piece of work and ends, since it may go to the pod's namespace itself. Its successor is made
+//! when nothing more pressing is to be done, and waits ready.
+
+use super::Site;
+use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Work};
+use super::memory::{Memory, NodeSettings, Record};
+use super::watchdog::{Heartbeat, Watchdog};
+use crate::dataplane::branch_eni::Branches;
+use crate::dataplane::host::Host;
+use crate::dataplane::inpod::{self, InPod};
+use crate::dataplane::procfs::{self, Wanted};
+use crate::error::{Error, Kind, Result};
+use crate::logging::Repeat;
+use crate::pod::redirection::Redirection;
+use crate::rules::inpod::Settings;
+use crate::rules::program::Program;
+use crate::rules::sidecar;
+use crate::sys::file::HostRoot;
+use crate::sys::netns::{Netns, NetnsId};
+use crate::sys::{clock, netlink, thread};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// So many pods are worked on at the same time.
+const WORKERS: usize = 4;
+
+/// And the rules of so many are taken out, besides. That is waiting more than work: a program that has removed rules of
+/// nf_tables ends when the kernel is sure that no packet is on its way through them any more, after some 20 ms.
+const REMOVERS: usize = 16;
+
+/// No piece of work takes longer: the programs have deadlines of 10 s each.
+const STUCK: Duration = Duration::from_secs(90);
+
+/// Between lines about a trouble that lasts.
+const REMIND: Duration = Duration::from_secs(60);
+
+/// What the workers need.
+#[derive(Debug)]
+pub struct Context {
+    /// For the firewall programs.
+    pub inpod: inpod::Options,
+    /// The host's namespace.
+    pub host: Netns,
+    /// Where the host's files are.
+    pub host_root: HostRoot,
+    /// Records of sandboxes.
+    pub memory: Memory,
+    /// The host's rule and probe sets, where they are ours to keep.
+    pub host_side: Option<Host>,
+    /// The rules for pods of AWS with interfaces of their own, where they are ours to make.
+    pub branches: Option<Branches>,
+    /// Made when first needed: a node that lacks a program must be able to get it while we run.
+    programmer: Mutex<Option<Arc<InPod>>>,
+    /// Of the memory.
+    trouble: Mutex<Repeat>,
+}
+
+impl Context {
+    /// Gathers it for a node.
+    pub fn at(site: &Site, memory: Memory) -> Result<Self> {
+        let force_variant = site.force_backend.as_deref().map(str::parse).transpose();
+        let inpod = inpod::Options {
+            force_variant: force_variant.map_err(|e: Error| e.context("FORCE_IPTABLES_BINARY"))?,
+            lock_dir: site.run_dir.join("xtables"),
+            program_dir: None,
+            native_nftables: site.native_nftables,
+        };
+        let host = host_netns(site)?;
+        let host_side = site.ambient.then(|| host.try_clone()).transpose()?;
+        let host_side =
+            host_side.map(|netns| Host::new(netns, site.host_rules.clone(), site.ipv6, site.native_nftables));
+        let branches = (site.ambient && site.aws_branch_eni).then(|| host.try_clone()).transpose()?;
+        let branches = branches.map(|netns| Branches::recall(netns, &site.run_dir));
+        Ok(Context {
+            inpod,
+            host,
+            host_root: site.host_root.clone(),
+            memory,
+            host_side,
+            branches,
+            programmer: Mutex::new(None),
+            trouble: Mutex::new(Repeat::new(REMIND)),
+        })
+    }
+
+    /// Does beforehand what the first pod would have to wait for: finds the backend, and how the rules of these
+    /// settings look in this kernel.
+    pub fn warm_up(&self, settings: &Settings) -> Result<()> {
+        self.programmer()?.check(&Netns::scratch()?, settings).map(drop)
+    }
+
+    /// The programmer of pod namespaces; the firewall backend is found on the first call that succeeds.
+    pub fn programmer(&self) -> Result<Arc<InPod>> {
+        let mut programmer = lock(&self.programmer);
+        if let Some(known) = programmer.as_ref() {
+            return Ok(Arc::clone(known));
+        }
+        let found = Arc::new(InPod::detect(self.inpod.clone(), &self.host)?);
+        *programmer = Some(Arc::clone(&found));
+        Ok(found)
+    }
+}
+
+/// Without ambient pods nothing of the host is touched, and a container may have no way to it: then our own stands for
+/// it, and the plugin, which is on the host, refuses the host's namespace as a pod's.
+fn host_netns(site: &Site) -> Result<Netns> {
+    if !site.switch_to_host_ns {
+        return Netns::own();
+    }
+    let path = site.host_root.join("/proc/1/ns/net");
+    match Netns::open(&path) {
+        Err(e) if e.kind() == Kind::NotFound && !site.ambient => {
+            log::info!(target: "cni-agent", "{} is not mounted; sidecar pods do not need it", path.display());
+            Netns::own()
+        }
+        netns => netns.map_err(|e| e.context("the host's network namespace (ALLOW_SWITCH_TO_HOST_NS)")),
+    }
+}
+
+/// The workers, and what waits for one.
+#[derive(Debug)]
+pub struct Workers {
+    context: Arc<Context>,
+    inbox: Sender<Event>,
+    removers: Crew,
+    others: Crew,
+    trouble: Repeat,
+}
+
+/// Those for one kind of work.
+#[derive(Debug)]
+struct Crew {
+    places: Vec<Place>,
+    waiting: VecDeque<(TaskId, Work)>,
+}
+
+/// What one worker after the other takes.
+#[derive(Debug)]
+struct Place {
+    name: String,
+    heartbeat: Arc<Heartbeat>,
+    worker: Worker,
+}
+
+#[derive(Debug)]
+enum Worker {
+    /// Waits for work. Ends without any when this is dropped.
+    Ready(Sender<(TaskId, Work)>),
+    Busy(TaskId),
+    /// Has ended.
+    Gone,
+}
+
+impl Workers {
+    /// Starts them; outcomes go to `inbox`.
+    pub fn start(context: &Arc<Context>, watchdog: &Watchdog, inbox: &Sender<Event>) -> Result<Self> {
+        let mut workers = Workers {
+            context: Arc::clone(context),
+            inbox: inbox.clone(),
+            removers: Crew::new("remover", REMOVERS, watchdog),
+            others: Crew::new("worker", WORKERS, watchdog),
+            trouble: Repeat::new(REMIND),
+        };
+        workers.fill()?;
+        Ok(workers)
+    }
+
+    /// Hands work out, or keeps it until a worker is ready; never blocks.
+    pub fn push(&mut self, id: TaskId, work: Work) {
+        let crew = if matches!(work, Work::Remove(_)) { &mut self.removers } else { &mut self.others };
+        crew.waiting.push_back((id, work));
+        self.hand_out();
+    }
+
+    /// A worker has ended with its work.
+    pub fn ended(&mut self, id: TaskId) {
+        for place in self.places() {
+            if matches!(place.worker, Worker::Busy(task) if task == id) {
+                place.worker = Worker::Gone;
+            }
+        }
+    }
+
+    /// Makes successors of those that have ended. To be called now and then: there may be no thread to be had.
+    pub fn renew(&mut self) {
+        match self.fill() {
+            Ok(()) => {
+                if let Some(past) = self.trouble.worked(clock::now()) {
+                    log::warn!(target: "cni-agent", tries = past.times; "there are threads for work on pods again");
+                }
+            }
+            Err(e) => {
+                if let Some(times) = self.trouble.failed(&e.to_string(), clock::now()) {
+                    log::error!(target: "cni-agent", times = times; "work on pods waits for a thread; trying again: {e}");
+                }
+            }
+        }
+        self.hand_out();
+    }
+
+    /// Of those first for which pods wait.
+    fn places(&mut self) -> impl Iterator<Item = &mut Place> {
+        self.others.places.iter_mut().chain(&mut self.removers.places)
+    }
+
+    fn hand_out(&mut self) {
+        self.others.hand_out();
+        self.removers.hand_out();
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        let (context, inbox) = (Arc::clone(&self.context), self.inbox.clone());
+        for place in self.places().filter(|place| matches!(place.worker, Worker::Gone)) {
+            let (sender, work) = channel();
+            let (context, inbox, heartbeat) = (Arc::clone(&context), inbox.clone(), Arc::clone(&place.heartbeat));
+            thread::spawn_for_one(&place.name, move || {
+                let Ok((id, work)) = work.recv() else { return };
+                heartbeat.begin();
+                let outcome = perform(&context, work);
+                heartbeat.end();
+                // Nobody listens any more when the agent ends.
+                let _ = inbox.send(Event::Done(id, outcome));
+            })?;
+            place.worker = Worker::Ready(sender);
+        }
+        Ok(())
+    }
+}
+
+impl Crew {
+    fn new(name: &str, size: usize, watchdog: &Watchdog) -> Self {
+        let place = |number| {
+            let name = format!("{name}-{number}");
+            let heartbeat = Arc::new(watchdog.watch(&name, STUCK));
+            Place { name, heartbeat, worker: Worker::Gone }
+        };
+        Crew { places: (0..size).map(place).collect(), waiting: VecDeque::new() }
+    }
+
+    fn hand_out(&mut self) {
+        for place in &mut self.places {
+            let Worker::Ready(worker) = &place.worker else { continue };
+            let Some((id, work)) = self.waiting.pop_front() else { return };
+            // It listens until it gets something.
+            let _ = worker.send((id, work));
+            place.worker = Worker::Busy(id);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn perform(context: &Context, work: Work) -> Outcome {
+    match work {
+        Work::Apply(netns, settings, record) => {
+            let remembered = remember(context, &netns, record);
+            let preceding = context.programmer().and_then(|programmer| programmer.bring(&netns, &settings));
+            Outcome::Applied(preceding, remembered)
+        }
+        Work::Check(netns, settings, record) => {
+            let remembered = remember(context, &netns, record);
+            let differences = context.programmer().and_then(|programmer| programmer.compare(&netns, &settings));
+            Outcome::Checked(differences, remembered)
+        }
+        Work::Recognise(netns, candidates) => Outcome::Recognised(recognise(context, &netns, candidates)),
+        Work::Redirect(netns, wanted, ips) => Outcome::Redirected(redirect(context, &netns, &wanted, ips)),
+        Work::Inspect(netns, wanted, ips) => Outcome::Inspected(inspect(context, &netns, &wanted, ips)),
+        Work::Remove(netns) => Outcome::Removed(context.programmer().and_then(|programmer| programmer.remove(&netns))),
+        Work::Note(uid, record) => Outcome::Noted(note(context, &uid, record)),
+        Work::Enter { uid, addresses, inside, alone } => {
+            Outcome::Entered(enter(context, &uid, addresses, inside.as_deref(), alone))
+        }
+        Work::Leave(uid) => Outcome::Left(leave(context, &uid)),
+        Work::Host { prune } => Outcome::Hosted(look_after_host(context, prune)),
+        Work::Walk(sought, claimed) => Outcome::Walked(walk(context, &sought, claimed)),
+        Work::Compare(pods) => Outcome::Compared(compare(context, &pods)),
+        Work::Probe(paths) => Outcome::Probed(probe(context, paths)),
+    }
+}
+
+fn redirect(context: &Context, netns: &Netns, wanted: &Redirection, ips: Vec<IpAddr>) -> Result<()> {
+    context.programmer()?.apply(netns, sidecar_program(netns, wanted, ips)?).map(drop)
+}
+
+fn inspect(context: &Context, netns: &Netns, wanted: &Redirection, ips: Vec<IpAddr>) -> Result<Vec<String>> {
+    context.programmer()?.check(netns, sidecar_program(netns, wanted, ips)?)
+}
+
+fn sidecar_program(netns: &Netns, wanted: &Redirection, mut ips: Vec<IpAddr>) -> Result<Program> {
+    if ips.is_empty() {
+        ips = pod_addresses(netns)?;
+    }
+    Ok(sidecar::program(&wanted.settings, wanted.ipv6(&ips)))
+}
+
+/// The settings that the namespace's rules are exactly made of.
+fn recognise(
+    context: &Context,
+    netns: &Netns,
+    candidates: Vec<(NodeSettings, Settings)>,
+) -> Result<Option<NodeSettings>> {
+    let programmer = context.programmer()?;
+    for (node, settings) in candidates {
+        if programmer.compare(netns, &settings)?.is_empty() {
+            return Ok(Some(node));
+        }
+    }
+    Ok(None)
+}
+
+/// Writes the record. A pod must be able to start although the disk is full: then it is written later.
+fn remember(context: &Context, netns: &Netns, record: Option<Record>) -> Remembered {
+    let mut record = record?;
+    if record.ips.is_empty() {
+        // Without an address nothing could prove later that a namespace is this pod's.
+        record.ips = pod_addresses(netns).unwrap_or_default();
+    }
+    let uid = record.uid.clone();
+    note(context, &uid, Some(record)).ok().flatten()
+}
+
+/// Remembers or forgets; a failure is said once while it lasts.
+fn note(context: &Context, uid: &str, record: Option<Record>) -> Result<Option<Record>> {
+    let done = match &record {
+        Some(record) => context.memory.remember(record),
+        None => context.memory.forget(uid),
+    };
+    let now = clock::now();
+    let mut trouble = lock(&context.trouble);
+    match &done {
+        Ok(()) => {
+            if let Some(past) = trouble.worked(now) {
+                log::warn!(target: "cni-agent", tries = past.times; "sandboxes can be remembered again");
+            }
+        }
+        Err(e) => {
+            if let Some(times) = trouble.failed(&format!("{:?}", e.kind()), now) {
+                log::error!(target: "cni-agent", uid = uid, times = times;
+                    "sandboxes cannot be remembered; after a restart they would be looked for in /proc only: {e}");
+            }
+        }
+    }
+    done.map(|()| record)
+}
+
+/// Addresses in a namespace that may identify it.
+fn pod_addresses(netns: &Netns) -> Result<Vec<IpAddr>> {
+    let mut addresses = netns.enter(netlink::addresses)??;
+    addresses.retain(|address| match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+    });
+    Ok(addresses)
+}
+
+/// The entries of a pod in the host's probe sets.
+fn entries(host: &Host, uid: &str) -> Result<Vec<IpAddr>> {
+    let all = host.in_kernel()?.into_iter();
+    Ok(all.filter(|(_, owner)| owner == uid).map(|(address, _)| address).collect())
+}
+
+fn enter(context: &Context, uid: &str, mut addresses: Vec<IpAddr>, inside: Option<&Netns>, alone: bool) -> Result<()> {
+    let Some(host) = &context.host_side else { return Ok(()) };
+    if let Some(netns) = inside {
+        let inside = netns.enter(netlink::addresses)??;
+        addresses.retain(|address| inside.contains(&address.to_canonical()));
+    }
+    host.add(uid, &addresses)?;
+    if let Some(branches) = &context.branches {
+        branches.enter(uid, &addresses).map_err(|e| e.context("the rules for the probes of a branch-ENI pod"))?;
+    }
+    if alone {
+        return Ok(());
+    }
+    let mut old = entries(host, uid)?;
+    old.retain(|address| !addresses.contains(address));
+    host.remove(uid, &old)
+}
+
+fn leave(context: &Context, uid: &str) -> Result<()> {
+    let Some(host) = &context.host_side else { return Ok(()) };
+    let routed = context.branches.as_ref().map_or(Ok(()), |branches| branches.leave(uid));
+    host.remove(uid, &entries(host, uid)?).and(routed)
+}
+
+fn look_after_host(context: &Context, prune: bool) -> Result<Vec<String>> {
+    let Some(host) = &context.host_side else { return Ok(Vec::new()) };
+    let mut differences = host.ensure(context.programmer()?.engine())?;
+    if prune {
+        differences.extend(host.prune()?);
+    }
+    if let Some(branches) = &context.branches {
+        let known = prune.then(|| host.in_kernel()).transpose()?.map(|all| all.into_values().collect());
+        differences.extend(branches.ensure(known.as_ref())?);
+    }
+    Ok(differences)
+}
+
+/// The pods whose processes are all in other namespaces than the one that is held for them.
+fn compare(context: &Context, pods: &[(Sought, NetnsId)]) -> Result<BTreeMap<String, Option<Arc<Netns>>>> {
+    let wanted = |sought: &Sought| {
+        let Sought { uid, alias, ips, .. } = sought.clone();
+        Wanted { uid, alias, ips }
+    };
+    let all: Vec<Wanted> = pods.iter().map(|(sought, _)| wanted(sought)).collect();
+    let homes = procfs::homes(&context.host_root, &all, context.host.id())?;
+    let elsewhere =
+        |((_, held), homes): &(&(Sought, NetnsId), &BTreeSet<NetnsId>)| !homes.is_empty() && !homes.contains(held);
+    let moved: Vec<Wanted> = pods.iter().zip(&homes).filter(elsewhere).map(|((sought, _), _)| wanted(sought)).collect();
+    if moved.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut found = procfs::find(&context.host_root, &moved, context.host.id(), &BTreeSet::new())?;
+    Ok(moved.into_iter().map(|pod| (found.remove(&pod.uid).map(Arc::new), pod.uid)).map(|(n, uid)| (uid, n)).collect())
+}
+
+/// Looks in remembered places first, then walks `/proc` once for all the others.
+pub fn walk(
+    context: &Context,
+    sought: &[Sought],
+    mut claimed: BTreeSet<NetnsId>,
+) -> Result<BTreeMap<String, Arc<Netns>>> {
+    let mut found = BTreeMap::new();
+    let mut others = Vec::new();
+    for pod in sought {
+        match pod.path.as_deref().and_then(|path| in_place(context, path, &pod.ips, &claimed)) {
+            Some(netns) => {
+                claimed.insert(netns.id());
+                found.insert(pod.uid.clone(), Arc::new(netns));
+            }
+            None => {
+                let Sought { uid, alias, ips, .. } = pod.clone();
+                others.push(Wanted { uid, alias, ips });
+            }
+        }
+    }
+    if !others.is_empty() {
+        let running = procfs::find(&context.host_root, &others, context.host.id(), &claimed)?;
+        found.extend(running.into_iter().map(|(uid, netns)| (uid, Arc::new(netns))));
+    }
+    Ok(found)
+}
+
+/// The namespace at a remembered path, if it is the pod's: a path and an inode may both be of another one by now, so
+/// an address must be the pod's.
+fn in_place(context: &Context, path: &str, ips: &[IpAddr], claimed: &BTreeSet<NetnsId>) -> Option<Netns> {
+    let netns = open_netns(&context.host_root, path).ok()?;
+    if netns.id() == context.host.id() || claimed.contains(&netns.id()) {
+        return None;
+    }
+    let inside = netns.enter(netlink::addresses).ok()?.ok()?;
+    inside.iter().any(|address| ips.contains(address)).then_some(netns)
+}
+
+/// Opens a namespace by the path a runtime gave: below the host root, else as process 1 sees it (a mount that was made
+/// on the host after we started is visible only there).
+pub fn open_netns(host_root: &HostRoot, path: &str) -> Result<Netns> {
+    if path.is_empty() {
+        return Err(Error::of(Kind::NotFound, "no path of a network namespace was given"));
+    }
+    let open = |root: &HostRoot| Netns::from_fd(OwnedFd::from(root.open(path)?));
+    open(host_root).or_else(|e| open(&HostRoot::new(host_root.join("/proc/1/root"))).map_err(|_| e))
+}
+
+/// The paths that do not lead to their namespace any more.
+fn probe(context: &Context, paths: Vec<Path>) -> Vec<Path> {
+    let leads_there = |path: &Path| match open_netns(&context.host_root, &path.path) {
+        Ok(netns) => netns.id() == path.id,
+        // Only what is certainly gone counts: the lack of a descriptor does not end an enrolment.
+        Err(e) => !matches!(e.kind(), Kind::NotFound | Kind::Invalid),
+    };
+    paths.into_iter().filter(|path| !leads_there(path)).collect()
+}

@@ -1,0 +1,140 @@
+//! The agent: decides which pods of this node are in the mesh, and owns all mutable state.
+//!
+//! Everything that happens arrives as one closed [`event::Event`] in one inbox. [`state::State::step`] is pure: it
+//! takes an event and the time and returns the [`event::Action`]s to carry out; named workers ([`execute`]) carry them
+//! out and send what came of it back as events. So no two places decide, nothing here waits for I/O, and every
+//! behaviour can be tested as a script of events.
+
+mod annotate;
+mod cluster;
+mod directory;
+mod endpoints;
+mod event;
+mod event_recorder;
+mod execute;
+pub mod memory;
+mod ports;
+mod publish;
+mod remedies;
+pub mod removal;
+mod run;
+mod source;
+mod state;
+mod upgrade_check;
+mod watchdog;
+mod writer;
+
+pub use event::Redirection;
+pub use run::run;
+pub use state::view;
+
+use crate::install;
+use crate::kube;
+use crate::pod::decision::Policy;
+use crate::repair;
+use crate::rules;
+use crate::sys::file::HostRoot;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the agent is told once.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `--pod-source`.
+    pub source: PodSource,
+    /// `--cni-agent-run-dir`: sockets, lock, and what is remembered across restarts.
+    pub run_dir: PathBuf,
+    /// `--host-root`.
+    pub host_root: HostRoot,
+    /// `--ztunnel-uds-address`.
+    pub ztunnel_socket: PathBuf,
+    /// Which pods are in the mesh.
+    pub policy: Policy,
+    /// `--ambient-dns-capture`.
+    pub dns_capture: bool,
+    /// `--ambient-ipv6`.
+    pub ipv6: bool,
+    /// `HOST_PROBE_SNAT_IP`.
+    pub probe_v4: Ipv4Addr,
+    /// `HOST_PROBE_SNAT_IPV6`.
+    pub probe_v6: Ipv6Addr,
+    /// `FORCE_IPTABLES_BINARY`: `legacy` or `nft`.
+    pub force_backend: Option<String>,
+    /// `--native-nftables`.
+    pub native_nftables: bool,
+    /// `ALLOW_SWITCH_TO_HOST_NS`: this process is not in the host's network namespace; that one is
+    /// `<host-root>/proc/1/ns/net`.
+    pub switch_to_host_ns: bool,
+    /// `--verify-interval`; zero turns verification off.
+    pub verify_interval: Duration,
+    /// `--ambient-reconcile-pod-rules-on-startup`: bring pods enrolled by an earlier run to today's settings.
+    pub reconcile_on_startup: bool,
+    /// `--health-port`; 0 is off.
+    pub health_port: u16,
+    /// `--monitoring-port`; 0 is off.
+    pub monitoring_port: u16,
+    /// The namespace of our own pod, where our DaemonSet is.
+    pub own_namespace: String,
+    /// `--ambient-disable-safe-upgrade`: a stop always removes what was installed.
+    pub disable_safe_upgrade: bool,
+    /// `AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE`: the probes of branch-ENI pods are led to their interfaces.
+    pub aws_branch_eni: bool,
+    /// What is done about pods that started before the plugin was there; `None`: nothing.
+    pub repair: Option<repair::Options>,
+    /// What is put on the node and kept there.
+    pub install: install::Options,
+}
+
+/// A node, as far as its packet filter goes.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// `--cni-agent-run-dir`.
+    pub run_dir: PathBuf,
+    /// `--host-root`.
+    pub host_root: HostRoot,
+    /// `ALLOW_SWITCH_TO_HOST_NS`.
+    pub switch_to_host_ns: bool,
+    /// `--ambient-enabled`: the host has rules of ours.
+    pub ambient: bool,
+    /// `FORCE_IPTABLES_BINARY`.
+    pub force_backend: Option<String>,
+    /// `--native-nftables`.
+    pub native_nftables: bool,
+    /// `HOST_PROBE_SNAT_IP` and `HOST_PROBE_SNAT_IPV6`.
+    pub host_rules: rules::host::Settings,
+    /// `--ambient-ipv6`.
+    pub ipv6: bool,
+    /// `AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE`.
+    pub aws_branch_eni: bool,
+}
+
+impl Options {
+    fn site(&self) -> Site {
+        Site {
+            run_dir: self.run_dir.clone(),
+            host_root: self.host_root.clone(),
+            switch_to_host_ns: self.switch_to_host_ns,
+            ambient: self.policy.ambient_enabled,
+            force_backend: self.force_backend.clone(),
+            native_nftables: self.native_nftables,
+            host_rules: rules::host::Settings { probe_v4: self.probe_v4, probe_v6: self.probe_v6 },
+            ipv6: self.ipv6,
+            aws_branch_eni: self.aws_branch_eni,
+        }
+    }
+}
+
+/// Where pods and namespaces come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodSource {
+    /// The API server.
+    Kubernetes {
+        /// How it is reached.
+        api: kube::config::Options,
+        /// Our node's name.
+        node: String,
+    },
+    /// Files in a directory (`dir:PATH`).
+    Directory(PathBuf),
+}

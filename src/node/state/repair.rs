@@ -1,0 +1,128 @@
+//! Race repair in place: the namespaces of broken pods are looked for, all in one walk, and redirected as an ADD would.
+
+use super::{Phase, State, Task};
+use crate::error::{Kind, Result};
+use crate::node::event::{Action, Work};
+use crate::node::event_recorder::PodEvent;
+use crate::pod::decision::Action as Decided;
+use crate::pod::redirection::{self, Redirection};
+use crate::pod::types::{Phase as PodPhase, Pod as Object};
+use crate::repair::controller::{End, Order};
+use crate::sys::netns::Netns;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl State {
+    /// The source has told of a pod.
+    pub(super) fn examine(&mut self, uid: &str) {
+        let (Some(broken), Some(entry)) = (&mut self.broken, self.pods.get(uid)) else { return };
+        match &entry.object {
+            Some(object) if !self.config.policy.exclude_namespaces.contains(&object.name.namespace) => {
+                broken.observe(object, self.now);
+            }
+            _ => broken.gone(uid),
+        }
+    }
+
+    /// When broken pods are due. What is on its way is waited for.
+    pub(super) fn repairs_due(&self) -> Option<Instant> {
+        let seeking = self.tasks.values().any(|task| matches!(task, Task::Seek(_)));
+        let broken = self.broken.as_ref().filter(|_| self.phase == Phase::Running && !seeking);
+        broken.and_then(|broken| broken.deadline())
+    }
+
+    /// Hands out what is due.
+    pub(super) fn repair(&mut self) {
+        if self.repairs_due().is_none_or(|at| at > self.now) {
+            return;
+        }
+        let now = self.now;
+        let orders = self.broken.as_mut().map(|broken| broken.due(now)).unwrap_or_default();
+        let mut sought = Vec::new();
+        for order in orders {
+            let Order::Repair(uid) = order else {
+                self.out.push(Action::Remedy(order));
+                continue;
+            };
+            match self.repairable(&uid) {
+                Err(end) => self.repaired(&uid, end),
+                Ok(()) => sought.extend(self.pods.get(&uid).map(super::pods::Entry::sought)),
+            }
+        }
+        if sought.is_empty() {
+            return;
+        }
+        let claimed: BTreeSet<_> = self.pods.values().filter_map(|pod| pod.netns.as_ref()).map(|n| n.id()).collect();
+        let uids = sought.iter().map(|pod| pod.uid.clone()).collect();
+        let task = self.start(Work::Walk(sought, claimed));
+        self.tasks.insert(task, Task::Seek(uids));
+    }
+
+    /// Whether it is for us to redirect the pod.
+    fn repairable(&self, uid: &str) -> Result<(), End> {
+        let object = self.pods.get(uid).and_then(|entry| entry.object.as_ref());
+        let object = object.ok_or_else(|| End::Refused("it is gone".to_owned()))?;
+        // A pod that is not started again has failed as a whole, and its sandbox may still be there.
+        let decision = self.decide(&Object { phase: PodPhase::Active, ..object.clone() });
+        if decision.action != Decided::Sidecar {
+            return Err(End::Refused(decision.reason));
+        }
+        wanted(object).map(drop)
+    }
+
+    /// The namespaces of broken pods were looked for.
+    pub(super) fn sought(&mut self, uids: Vec<String>, found: Result<BTreeMap<String, Arc<Netns>>>) {
+        let (mut found, failure) = match found {
+            Ok(found) => (found, None),
+            Err(e) => (BTreeMap::new(), Some(format!("looking for its namespace failed: {e}"))),
+        };
+        for uid in uids {
+            let Some(object) = self.pods.get(&uid).and_then(|entry| entry.object.clone()) else {
+                self.repaired(&uid, End::Outdated);
+                continue;
+            };
+            let netns = found.remove(&uid).filter(|n| n.id() != self.config.host && self.holder(n.id()).is_none());
+            match (netns, wanted(&object)) {
+                (Some(netns), Ok(wanted)) => self.redirect_broken(&uid, netns, wanted, object.ips.clone()),
+                (_, Err(end)) => self.repaired(&uid, end),
+                (None, _) if object.phase == PodPhase::Finished && failure.is_none() => {
+                    self.repaired(&uid, End::Hopeless("it has finished, and is not started again".to_owned()));
+                }
+                (None, _) => {
+                    let why = failure.clone();
+                    let why = why.unwrap_or_else(|| "no running process of the pod has its address".to_owned());
+                    self.repaired(&uid, End::Failed(why));
+                }
+            }
+        }
+    }
+
+    /// What came of an order, for people as well.
+    pub(super) fn repaired(&mut self, uid: &str, end: End) {
+        let now = self.now;
+        let Some(notice) = self.broken.as_mut().and_then(|broken| broken.settled(uid, end, now)) else { return };
+        self.out.push(Action::Announce(PodEvent {
+            uid: uid.to_owned(),
+            pod: notice.pod,
+            warning: notice.warning,
+            reason: notice.reason,
+            component: "cni-repair",
+            message: notice.message,
+        }));
+    }
+}
+
+/// How the pod is redirected. A bad annotation is as bad for a pod that is made anew.
+fn wanted(object: &Object) -> Result<Redirection, End> {
+    redirection::of(object).map_err(|e| End::Refused(e.to_string()))
+}
+
+/// What became of the rules.
+pub(super) fn end_of(result: &Result<()>) -> End {
+    match result {
+        Ok(()) => End::Done,
+        Err(e) if e.kind() == Kind::HostNetns => End::Refused(e.to_string()),
+        Err(e) => End::Failed(e.to_string()),
+    }
+}
