@@ -1,7 +1,7 @@
 //! Log lines: text or JSON on standard error, levels per scope, and what keeps a repeating error from flooding.
 //!
-//! The scope of a line is its target: `cni-agent`, `cni-plugin`, and `default` for every other. A line is one line
-//! whatever is in it: control characters are escaped.
+//! The scope of a line follows from the module that logs it ([`Scope::of`]). A line is one line whatever is in it:
+//! control characters are escaped.
 
 use crate::error::{Error, Result};
 use crate::invalid;
@@ -60,11 +60,43 @@ impl Levels {
         Ok(levels)
     }
 
-    fn of(&self, scope: &str) -> LevelFilter {
+    fn of(&self, scope: Scope) -> LevelFilter {
         match scope {
-            "cni-agent" => self.agent,
-            "cni-plugin" => self.plugin,
-            _ => self.default,
+            Scope::Agent => self.agent,
+            Scope::Plugin => self.plugin,
+            Scope::Default => self.default,
+        }
+    }
+}
+
+/// A part of the program whose level can be set alone, as in Istio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Agent,
+    Plugin,
+    Default,
+}
+
+impl Scope {
+    /// The scope of a record with this target, which is the path of the module that logs.
+    fn of(target: &str) -> Self {
+        match target.strip_prefix(concat!(env!("CARGO_CRATE_NAME"), "::")) {
+            Some("cli::plugin") => Scope::Plugin,
+            Some(module) => match module.split("::").next() {
+                Some("cni") => Scope::Plugin,
+                Some("cli" | "config" | "logging") => Scope::Default,
+                _ => Scope::Agent,
+            },
+            // The front door, and the libraries that we use.
+            None => Scope::Default,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Scope::Agent => "cni-agent",
+            Scope::Plugin => "cni-plugin",
+            Scope::Default => "default",
         }
     }
 }
@@ -98,7 +130,7 @@ pub fn start(options: Options) -> Result<()> {
         let said =
             payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         let said = said.unwrap_or("no message");
-        log::error!(target: "default", at = place.as_str(); "panic: {said}");
+        log::error!(at = place.as_str(); "panic: {said}");
     }));
     Ok(())
 }
@@ -129,7 +161,7 @@ impl Logger {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= self.0.levels.of(metadata.target())
+        metadata.level() <= self.0.levels.of(Scope::of(metadata.target()))
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -168,14 +200,10 @@ impl Line {
         let mut fields = Fields(Vec::new());
         // A value that cannot be shown is left out.
         let _ = record.key_values().visit(&mut fields);
-        let scope = match record.target() {
-            scope @ ("cni-agent" | "cni-plugin") => scope,
-            _ => "default",
-        };
         Line {
             level: record.level().as_str().to_ascii_lowercase(),
             time: timestamp(time),
-            scope: scope.to_owned(),
+            scope: Scope::of(record.target()).name().to_owned(),
             message: record.args().to_string(),
             fields: fields.0,
         }
@@ -186,7 +214,7 @@ impl Line {
         let mut line = Line {
             level: "info".to_owned(),
             time: timestamp(time),
-            scope: "cni-plugin".to_owned(),
+            scope: Scope::Plugin.name().to_owned(),
             message: text.to_owned(),
             fields: Vec::new(),
         };
@@ -388,6 +416,21 @@ mod tests {
     }
 
     #[test]
+    fn scopes_follow_from_modules() {
+        let check = |target: &str, scope: &str| assert_eq!(Scope::of(target).name(), scope, "{target}");
+        check(module_path!(), "default");
+        check("ferrule", "default");
+        check("ferrule::node::run", "cni-agent");
+        check("ferrule::zds", "cni-agent");
+        check("ferrule::cni", "cni-plugin");
+        check("ferrule::cni::plugin", "cni-plugin");
+        check("ferrule::cli::plugin", "cni-plugin");
+        check("ferrule::cli::iptables", "default");
+        check("rustls::client", "default");
+        check("ferrules::cni", "default");
+    }
+
+    #[test]
     fn lines_render_as_json_and_as_text() {
         let check = |line: Line, json: &str, text: &str| {
             assert_eq!(line.json(), json);
@@ -395,7 +438,7 @@ mod tests {
         };
         check(
             line(
-                "cni-agent",
+                "ferrule::node::state",
                 "pod enrolled",
                 &[("uid", Value::from("a-b")), ("n", Value::from(-3)), ("ok", true.into())],
             ),
@@ -422,7 +465,7 @@ mod tests {
             r#"{"level":"info","time":"1970-01-01T00:00:00.000000Z","scope":"cni-plugin","msg":"not json"}"#,
         );
         // What the agent prints it can read again.
-        let printed = line("cni-plugin", "m", &[("k", Value::from("v"))]);
+        let printed = line("ferrule::cni::plugin", "m", &[("k", Value::from("v"))]);
         assert_eq!(Line::relayed(&printed.json(), time), printed);
     }
 

@@ -76,7 +76,7 @@ fn agent(args: &[OsString]) -> Result<()> {
         agent::Request::Run(config, remarks) => {
             logging::start(config.logging())?;
             for (level, text) in remarks {
-                log::log!(target: "default", level, "{text}");
+                log::log!(level, "{text}");
             }
             ferrule::node::run(config.agent()?)
         }
@@ -182,7 +182,7 @@ fn iptables(args: &[OsString]) -> Result<ExitCode> {
     };
     logging::start(options.logging.clone())?;
     for (level, text) in remarks {
-        log::log!(target: "default", level, "{text}");
+        log::log!(level, "{text}");
     }
     print(&iptables::program(&options)?)?;
     Ok(match iptables::validate(&options)? {

@@ -81,7 +81,7 @@ pub fn program(options: &Options) -> Result<String> {
     }
     if options.cleanup_only {
         engine.remove(&netns, &program).context("take the redirection out")?;
-        log::info!(target: "default", "the redirection is taken out");
+        log::info!("the redirection is taken out");
         return Ok(String::new());
     }
     let leftovers = if options.reconcile { Leftovers::Remove } else { Leftovers::Keep };
@@ -91,15 +91,16 @@ pub fn program(options: &Options) -> Result<String> {
         engine.apply(&netns, &program, leftovers)
     };
     match applied.context("redirect to the sidecar")? {
-        Applied::Written => log::info!(target: "default", "the redirection is in place"),
-        Applied::AlreadyRight => log::info!(target: "default", "the redirection is in place as it was"),
+        Applied::Written => log::info!("the redirection is in place"),
+        Applied::AlreadyRight => log::info!("the redirection is in place as it was"),
     }
     if leftovers == Leftovers::Keep {
         let left = engine.check(&netns, &program, Leftovers::Remove)?;
         if !left.is_empty() {
-            log::warn!(target: "default",
+            log::warn!(
                 "earlier settings left something that may change what happens to traffic; --reconcile takes it out: {}",
-                left.join("; "));
+                left.join("; ")
+            );
         }
     }
     Ok(String::new())
@@ -120,7 +121,7 @@ pub fn validate(options: &Options) -> Result<Result<()>> {
     let wanted = options.validation(!ipv6 || options.dual_stack && addresses.iter().any(is_global_v4), ipv6);
     Ok(match validation::run(&wanted) {
         Ok(()) => {
-            log::info!(target: "default", "validation passed: traffic is redirected to port {}", wanted.capture_port);
+            log::info!("validation passed: traffic is redirected to port {}", wanted.capture_port);
             Ok(())
         }
         Err(e) => Err(Error::new(format_args!("validation failed: {e}; {}{REMEDY}", wrong_user(options)?))),
@@ -187,7 +188,7 @@ fn settings(options: &Options) -> Result<Settings> {
         (true, false) => Dns::Resolvers(resolvers()?),
     };
     if settings.dns == Dns::Resolvers(vec![]) {
-        log::warn!(target: "default", "/etc/resolv.conf names no server: DNS is not redirected");
+        log::warn!("/etc/resolv.conf names no server: DNS is not redirected");
         settings.dns = Dns::Off;
     }
     Ok(settings)

@@ -56,7 +56,7 @@ fn redirect(netns: &Netns, wanted: &Redirection, ips: &[IpAddr], conf: &NetConf)
     };
     mount::without(Path::new(NAMES), |hidden| {
         if let Err(e) = hidden {
-            log::warn!(target: "cni-plugin", "{NAMES} stays in sight of iptables, which may take long: {e}");
+            log::warn!("{NAMES} stays in sight of iptables, which may take long: {e}");
         }
         work()
     })?

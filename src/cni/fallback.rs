@@ -120,7 +120,7 @@ pub(super) fn redirect(
     let wanted = redirection::of(object)
         .map_err(|e| Failure::new(code::AGENT_REFUSED, format_args!("pod {}: {e}", object.name)))?;
     for warning in &wanted.warnings {
-        log::warn!(target: super::log::SCOPE, pod:% = object.name; "{warning}");
+        log::warn!(pod:% = object.name; "{warning}");
     }
     let ips = if told.is_empty() { &object.ips } else { told };
     match redirect(netns, &wanted, ips, conf) {

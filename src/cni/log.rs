@@ -16,9 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The scope of every line of the plugin.
-pub(super) const SCOPE: &str = "cni-plugin";
-
 /// Size at which the file rolls over, bytes.
 const FILE_LIMIT: u64 = 10 << 20;
 /// The agent's socket has this long to take the lines; its answer is not waited for.

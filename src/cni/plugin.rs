@@ -88,11 +88,11 @@ pub fn run(environment: &Environment, doors: Doors, stdin: &mut impl Read, stdou
     let (output, exit) = match answer(command, environment, doors, stdin, &mut version) {
         Ok(output) => (output, 0),
         Err(failure) if command == "DEL" => {
-            warn!(target: log::SCOPE, code = failure.code; "DEL is answered with success all the same: {} {}", failure.message, failure.details);
+            warn!(code = failure.code; "DEL is answered with success all the same: {} {}", failure.message, failure.details);
             (String::new(), 0)
         }
         Err(failure) => {
-            error!(target: log::SCOPE, code = failure.code; "{command} failed: {} {}", failure.message, failure.details);
+            error!(code = failure.code; "{command} failed: {} {}", failure.message, failure.details);
             (error_json(version, &failure), 1)
         }
     };
@@ -276,7 +276,7 @@ impl Call<'_> {
         // First, so that a result that cannot be expressed fails before anything is done.
         let result = result::express(self.conf.prev_result.as_deref(), self.conf.version)?;
         if let Some(why) = self.nothing_to_do() {
-            debug!(target: log::SCOPE, pod = self.pod_name(); "ADD passes through: {why}");
+            debug!(pod = self.pod_name(); "ADD passes through: {why}");
             return Ok(result);
         }
         let netns = Netns::open(Path::new(&self.environment.netns)).map_err(|e| {
@@ -319,7 +319,7 @@ impl Call<'_> {
                 Err(e) => (Undecided::Unreachable(e), UNREACHABLE_PATIENCE),
                 Ok(response) => match Reply::read(&response) {
                     Reply::Done(answer) => {
-                        info!(target: log::SCOPE, pod = self.pod_name(), action = answer.action; "ADD done: {}", answer.reason);
+                        info!(pod = self.pod_name(), action = answer.action; "ADD done: {}", answer.reason);
                         return Ok(());
                     }
                     Reply::Refused(failure) => return Err(failure),
@@ -336,9 +336,9 @@ impl Call<'_> {
             let over = clock::now() - start + pause > patience;
             if (opinion.is_none() || insists) && (over || clock::now() - start > ALONE) {
                 let mut formed = fallback::opinion(self.conf, &self.pod, self.doors.api);
-                debug!(target: log::SCOPE, pod = self.pod_name(); "without the agent: {formed:?}");
+                debug!(pod = self.pod_name(); "without the agent: {formed:?}");
                 if fallback::redirect(&mut formed, netns, &event.addresses(), self.conf, self.doors.redirect)? {
-                    info!(target: log::SCOPE, pod = self.pod_name(); "ADD without the node agent: redirected to its sidecar");
+                    info!(pod = self.pod_name(); "ADD without the node agent: redirected to its sidecar");
                     return Ok(());
                 }
                 opinion = Some(formed);
@@ -347,10 +347,10 @@ impl Call<'_> {
                 && (over || matches!(opinion, Opinion::Outside(_)))
             {
                 fallback::decide(&socket, &undecided, opinion)?;
-                info!(target: log::SCOPE, pod = self.pod_name(); "ADD without the node agent: {opinion:?}");
+                info!(pod = self.pod_name(); "ADD without the node agent: {opinion:?}");
                 return Ok(());
             }
-            debug!(target: log::SCOPE, pod = self.pod_name(); "ADD asks again: {undecided:?}");
+            debug!(pod = self.pod_name(); "ADD asks again: {undecided:?}");
             clock::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -361,9 +361,9 @@ impl Call<'_> {
         if self.nothing_to_do().is_none() {
             match self.tell("/cmddel", &self.attachment(), None, DEL_TIME) {
                 Ok(response) => {
-                    debug!(target: log::SCOPE, pod = self.pod_name(), status = response.status; "DEL told the agent")
+                    debug!(pod = self.pod_name(), status = response.status; "DEL told the agent")
                 }
-                Err(e) => debug!(target: log::SCOPE, pod = self.pod_name(); "DEL without the agent: {e}"),
+                Err(e) => debug!(pod = self.pod_name(); "DEL without the agent: {e}"),
             }
         }
         Ok(())
@@ -381,7 +381,7 @@ impl Call<'_> {
             Ok(response) if response.status != 503 => ask::failure(&response).map_or(Ok(()), Err),
             Ok(_) => Ok(()),
             Err(e) => {
-                debug!(target: log::SCOPE, pod = self.pod_name(); "CHECK without the agent: {e}");
+                debug!(pod = self.pod_name(); "CHECK without the agent: {e}");
                 Ok(())
             }
         }
@@ -392,9 +392,9 @@ impl Call<'_> {
         match self.tell("/gc", &event, None, CHECK_TIME) {
             Ok(response) if response.status == 200 => {}
             Ok(response) => {
-                warn!(target: log::SCOPE, status = response.status; "GC: the agent did not take the list: {}", ask::words(&response));
+                warn!(status = response.status; "GC: the agent did not take the list: {}", ask::words(&response));
             }
-            Err(e) => warn!(target: log::SCOPE, "GC without the agent, which finds by itself what is gone: {e}"),
+            Err(e) => warn!("GC without the agent, which finds by itself what is gone: {e}"),
         }
         Ok(())
     }

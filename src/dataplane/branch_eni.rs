@@ -80,7 +80,7 @@ impl Branches {
     pub fn recall(netns: Netns, run_dir: &Path) -> Self {
         let path = run_dir.join(FILE);
         let held = read(&path).unwrap_or_else(|e| {
-            log::warn!(target: "cni-agent", "rules for probes of branch-ENI pods of an earlier run stay: {e}");
+            log::warn!("rules for probes of branch-ENI pods of an earlier run stay: {e}");
             Held::new()
         });
         Branches { netns, path, held: Mutex::new(held) }
@@ -97,11 +97,14 @@ impl Branches {
             let new = branches.filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
             let old = held.get(uid).cloned().unwrap_or_default();
             if new != old {
-                log::info!(target: "cni-agent", uid = uid; "probes of a branch-ENI pod are led to its interface: {new:?}");
+                log::info!(uid = uid; "probes of a branch-ENI pod are led to its interface: {new:?}");
                 let all = old.iter().chain(&new).cloned().collect();
                 self.remember(held, uid, all)?;
                 let kept = |rule: &PolicyRule| new.iter().any(|branch| branch.rules().contains(rule));
-                old.iter().flat_map(Branch::rules).filter(|r| !kept(r)).try_for_each(|r| policy::remove(&r).map(drop))?;
+                old.iter()
+                    .flat_map(Branch::rules)
+                    .filter(|r| !kept(r))
+                    .try_for_each(|r| policy::remove(&r).map(drop))?;
                 self.remember(held, uid, new.clone())?;
             }
             new.iter().flat_map(Branch::rules).try_for_each(|rule| policy::add(&rule).map(drop))

@@ -95,9 +95,9 @@ impl Firewall {
             ));
         };
         for problem in tried {
-            log::debug!(target: "cni-agent", "not usable: {problem}");
+            log::debug!("not usable: {problem}");
         }
-        log::info!(target: "cni-agent", variant:% = chosen; "chose the iptables that works here");
+        log::info!(variant:% = chosen; "chose the iptables that works here");
         Ok(chosen)
     }
 }
@@ -122,7 +122,7 @@ fn preference(kernel: Kernel, host: &Netns) -> Vec<Variant> {
             Ok(true) => order.push(variant),
             Ok(false) => {}
             Err(e) => {
-                log::warn!(target: "cni-agent", error:% = e; "cannot see whether the host uses iptables-{variant}");
+                log::warn!(error:% = e; "cannot see whether the host uses iptables-{variant}");
             }
         }
     }

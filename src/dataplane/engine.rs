@@ -117,13 +117,14 @@ impl Engine {
             if native_nftables { takes_own_tables(kernel, Family::V4) } else { Err(Error::new("not asked for")) };
         let backend = match native {
             Ok(()) => {
-                log::info!(target: "cni-agent", "rules are written into nf_tables natively");
+                log::info!("rules are written into nf_tables natively");
                 Backend::Nftables
             }
             Err(e) => {
                 if native_nftables {
-                    log::warn!(target: "cni-agent",
-                        "native nf_tables is asked for (--native-nftables) and cannot be had; iptables is used: {e}");
+                    log::warn!(
+                        "native nf_tables is asked for (--native-nftables) and cannot be had; iptables is used: {e}"
+                    );
                 }
                 Backend::Iptables(firewall.choose(kernel, host, force_variant)?)
             }
@@ -374,7 +375,7 @@ fn reserve(netns: &Netns) -> Result<Option<File>> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let reserved = netns.reserve(PATIENCE)?;
     if reserved.is_none() {
-        log::warn!(target: "cni-agent", netns = netns.id().ino;
+        log::warn!(netns = netns.id().ino;
             "somebody holds a lock on the network namespace for longer than {} s; going on without", PATIENCE.as_secs());
     }
     Ok(reserved)

@@ -192,8 +192,9 @@ impl Host {
                     }
                 }
                 Err(e) if !self.said.swap(true, Ordering::Relaxed) => {
-                    log::warn!(target: "cni-agent",
-                        "IPv6 is on, but this node cannot do it on the host's side; only IPv4 probes of pods get through: {e}");
+                    log::warn!(
+                        "IPv6 is on, but this node cannot do it on the host's side; only IPv4 probes of pods get through: {e}"
+                    );
                 }
                 Err(_) => {}
             }

@@ -67,9 +67,9 @@ pub fn find(
                     found.insert(pod.uid.clone(), netns);
                     break;
                 }
-                Ok(false) => log::debug!(target: "cni-agent", uid = pod.uid, inode = process.netns.ino;
+                Ok(false) => log::debug!(uid = pod.uid, inode = process.netns.ino;
                     "a process of the pod is in a network namespace that has none of its addresses"),
-                Err(error) => log::debug!(target: "cni-agent", uid = pod.uid, inode = process.netns.ino;
+                Err(error) => log::debug!(uid = pod.uid, inode = process.netns.ino;
                     "cannot look into the network namespace of a process of the pod: {error}"),
             }
             refused.insert(process.netns);

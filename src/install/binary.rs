@@ -67,7 +67,7 @@ fn install(options: &Options) -> Result<()> {
     std::io::copy(&mut source, &mut staged).with_context(|| format!("write {}", temp.display()))?;
     staged.commit(&target)?;
     drop_cache(&open(&target)?);
-    log::info!(target: "cni-agent", file:% = target.display(); "installed the CNI plugin");
+    log::info!(file:% = target.display(); "installed the CNI plugin");
     Ok(())
 }
 

@@ -133,7 +133,7 @@ pub fn apply(steps: &[Step], listing: &Listing, options: &Options) -> Result<App
             }
         }
         if step.place == Place::Net {
-            log::info!(target: "cni-agent", file:% = path.display(); "CNI configuration: {}", describe(step, options));
+            log::info!(file:% = path.display(); "CNI configuration: {}", describe(step, options));
         }
     }
     Ok(Applied::Done)

@@ -114,7 +114,7 @@ fn watch(options: &Options, changes: &Sender<Signal>) -> Result<Watch> {
         let _ = changes.send(Signal::Changed(dir.to_path_buf()));
     };
     watch::directories("install-watch", dirs, SETTLE, POLL, changed).inspect_err(|e| {
-        log::warn!(target: "cni-agent", error:% = e; "cannot watch the CNI directories, looking every {} s", POLL.as_secs());
+        log::warn!(error:% = e; "cannot watch the CNI directories, looking every {} s", POLL.as_secs());
     })
 }
 
@@ -234,7 +234,7 @@ impl<N: Fn(Notice)> Work<N> {
         match result {
             Ok(wrote) => {
                 if part.problem.take().is_some() {
-                    log::warn!(target: "cni-agent", part = failure.label(); "the installation has recovered");
+                    log::warn!(part = failure.label(); "the installation has recovered");
                 }
                 part.due = Some(now + interval);
                 wrote
@@ -243,7 +243,7 @@ impl<N: Fn(Notice)> Work<N> {
                 let problem = e.to_string();
                 part.due = Some(now + RETRY);
                 if part.problem.as_ref() != Some(&problem) {
-                    log::error!(target: "cni-agent", error:% = e; "installation failed, trying again every {} s", RETRY.as_secs());
+                    log::error!(error:% = e; "installation failed, trying again every {} s", RETRY.as_secs());
                     part.problem = Some(problem);
                     (self.notice)(Notice::Installed(failure));
                 }
@@ -262,7 +262,7 @@ impl<N: Fn(Notice)> Work<N> {
                     let file = binary::path(&self.options);
                     let reason = format!("{} keeps being replaced by another program", file.display());
                     if self.copies.explain(now) {
-                        log::error!(target: "cni-agent", file:% = file.display(); "{reason}");
+                        log::error!(file:% = file.display(); "{reason}");
                     }
                     self.binary.problem = Some(reason);
                     self.binary.due = Some(until);
@@ -296,7 +296,7 @@ impl<N: Fn(Notice)> Work<N> {
             State::Unsettled => return self.look_again(now),
             State::Waiting(reason) => {
                 if self.conf.problem.as_ref() != Some(&reason) {
-                    log::warn!(target: "cni-agent", dir:% = self.options.net_dir.display(); "{reason}");
+                    log::warn!(dir:% = self.options.net_dir.display(); "{reason}");
                 }
                 self.conf.problem = Some(reason);
                 self.unsettled = None;
@@ -348,7 +348,7 @@ impl<N: Fn(Notice)> Work<N> {
         let reason =
             format!("{} keeps being rewritten without our plugin, probably by {culprit}: {remedy}", file.display());
         if self.conflict.explain(now) {
-            log::error!(target: "cni-agent", file:% = file.display(); "{reason}");
+            log::error!(file:% = file.display(); "{reason}");
         }
         self.conf.problem = Some(reason);
     }
@@ -357,7 +357,7 @@ impl<N: Fn(Notice)> Work<N> {
     fn warn(&mut self, warnings: BTreeMap<String, String>) {
         for (name, remark) in &warnings {
             if self.warned.get(name) != Some(remark) {
-                log::warn!(target: "cni-agent", file:% = self.options.net_dir.join(name).display(); "CNI configuration {name}: {remark}");
+                log::warn!(file:% = self.options.net_dir.join(name).display(); "CNI configuration {name}: {remark}");
             }
         }
         self.warned = warnings;
@@ -368,7 +368,7 @@ impl<N: Fn(Notice)> Work<N> {
         let swept =
             [directory::sweep(&self.options), binary::sweep(&self.options), kubeconfig::sweep(&self.options.run_dir)];
         for e in swept.into_iter().filter_map(Result::err) {
-            log::warn!(target: "cni-agent", error:% = e; "cannot remove left-over temporary files");
+            log::warn!(error:% = e; "cannot remove left-over temporary files");
         }
     }
 }

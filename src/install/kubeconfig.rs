@@ -44,7 +44,7 @@ pub fn ensure(options: &Options, run_dir: &Path) -> Result<bool> {
     let path = run_dir.join(FILE);
     let written = file::write_if_changed(&path, text.as_bytes(), file::Mode(options.mode), false)?;
     if written {
-        log::info!(target: "cni-agent", file:% = path.display(); "wrote the plugin's kubeconfig");
+        log::info!(file:% = path.display(); "wrote the plugin's kubeconfig");
     }
     Ok(written)
 }

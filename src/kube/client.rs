@@ -186,7 +186,7 @@ impl Client {
             if !again || delay >= left || self.wait(delay) {
                 return Err(failure.into());
             }
-            log::debug!(target: "cni-agent", error:% = failure; "asking the API server again");
+            log::debug!(error:% = failure; "asking the API server again");
             call.limits = Limits::all(patience.per_try.min(left - delay));
         }
     }

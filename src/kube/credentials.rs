@@ -107,7 +107,7 @@ impl Credentials {
             Err(e) => match last {
                 // Certificate and key are two files: between the two writes they do not fit.
                 Some(last) => {
-                    log::warn!(target: "cni-agent", error:% = e; "keeping the previous API server certificates");
+                    log::warn!(error:% = e; "keeping the previous API server certificates");
                     Ok(last)
                 }
                 None => Err(e),
@@ -203,7 +203,7 @@ impl Cached {
                 Ok(Current { bytes, changed })
             }
             (Err(e), Some(cached)) => {
-                log::debug!(target: "cni-agent", error:% = e; "using what was read before");
+                log::debug!(error:% = e; "using what was read before");
                 Ok(Current { bytes: cached.bytes.clone(), changed: false })
             }
             (Err(e), None) => Err(e),

@@ -282,7 +282,7 @@ impl Run {
                     if lock(&self.picture).known.after_watch(&end) == Next::List {
                         metrics::WATCH_RESTARTS.inc([self.collection.name]);
                     }
-                    log::debug!(target: "cni-agent", end:?; "watch {} ended", self.collection.name);
+                    log::debug!(end:?; "watch {} ended", self.collection.name);
                     self.client.wait(wait);
                 }
             }
@@ -436,16 +436,16 @@ impl Trouble {
         }
         self.times += 1;
         if self.cause.as_deref() == Some(cause) {
-            log::debug!(target: "cni-agent", times = self.times; "{cause}");
+            log::debug!(times = self.times; "{cause}");
         } else {
-            log::warn!(target: "cni-agent", server = client.server(); "{cause}; trying again");
+            log::warn!(server = client.server(); "{cause}; trying again");
             self.cause = Some(cause.to_owned());
         }
     }
 
     fn over(&mut self) {
         if self.cause.take().is_some() {
-            log::warn!(target: "cni-agent", failures = self.times; "{}: works again", self.request);
+            log::warn!(failures = self.times; "{}: works again", self.request);
         }
         self.times = 0;
     }

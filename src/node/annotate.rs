@@ -156,7 +156,7 @@ impl Shared {
         let patch = PodPatch { annotations: &[(ANNOTATION, value)], ..PodPatch::default() };
         match self.client.patch_pod(name, Some(uid), patch, ASK) {
             Err(e) if e.kind() == Kind::NotFound || (e.kind() == Kind::Conflict && self.is_gone(uid, name)?) => {
-                log::debug!(target: "cni-agent", uid = uid, pod:% = name; "not annotated: {e}");
+                log::debug!(uid = uid, pod:% = name; "not annotated: {e}");
                 Ok(())
             }
             written => written,
@@ -194,12 +194,12 @@ fn report(queue: &mut Queue, failure: Option<&Error>) {
         Some(_) if queue.over => {}
         Some(e) => {
             if queue.trouble.failed(&format!("{:?}", e.kind()), now).is_some() {
-                log::warn!(target: "cni-agent", "a pod's annotation cannot be written; trying again: {e}");
+                log::warn!("a pod's annotation cannot be written; trying again: {e}");
             }
         }
         None => {
             if let Some(past) = queue.trouble.worked(now) {
-                log::warn!(target: "cni-agent", failures = past.times; "pods' annotations can be written again");
+                log::warn!(failures = past.times; "pods' annotations can be written again");
             }
         }
     }

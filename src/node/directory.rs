@@ -202,13 +202,13 @@ fn report(trouble: &mut Repeat, error: Option<&Error>, said_before: bool) -> Opt
             let so = if said_before { "what it said before still counts" } else { "it will be read when it can be" };
             let text = format!("{e}; {so}");
             if trouble.failed(&e.to_string(), now).is_some() {
-                log::warn!(target: "cni-agent", "{text}");
+                log::warn!("{text}");
             }
             Some(text)
         }
         None => {
             if trouble.worked(now).is_some() {
-                log::info!(target: "cni-agent", "the pod files can be read again");
+                log::info!("the pod files can be read again");
             }
             None
         }
@@ -288,7 +288,7 @@ impl Store {
                 if let Some(earlier) = names.get(first) {
                     let double = (file.to_owned(), pod.name.clone());
                     if !self.doubles.contains(&double) {
-                        log::warn!(target: "cni-agent", "pod {} is in {earlier}, which counts, and in {file}", pod.name);
+                        log::warn!("pod {} is in {earlier}, which counts, and in {file}", pod.name);
                     }
                     doubles.insert(double);
                 } else {

@@ -184,7 +184,7 @@ fn report(trouble: &mut Repeat, name: &str, result: &Result<()>) {
         Ok(()) => drop(trouble.worked(clock::now())),
         Err(e) => {
             if let Some(times) = trouble.failed(&e.to_string(), clock::now()) {
-                log::warn!(target: "cni-agent", times = times; "{name}: {e}");
+                log::warn!(times = times; "{name}: {e}");
             }
         }
     }

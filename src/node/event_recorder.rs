@@ -58,7 +58,7 @@ impl EventRecorder {
     /// Takes it; never blocks.
     pub fn announce(&self, pod_event: PodEvent) {
         if self.pod_events.try_send(pod_event).is_err() {
-            log::debug!(target: "cni-agent", "too many Events wait to be written; one is left out");
+            log::debug!("too many Events wait to be written; one is left out");
         }
     }
 }
@@ -73,7 +73,7 @@ fn run(client: &Client, node: &str, pod_events: &Receiver<PodEvent>) {
     let mut limit = Limit::new(clock::now());
     while let Ok(PodEvent { uid, pod, warning, reason, component, message }) = pod_events.recv() {
         if !limit.allows(&uid, reason, clock::now()) {
-            log::debug!(target: "cni-agent", uid = uid, pod:% = pod; "no Event, there were too many: {message}");
+            log::debug!(uid = uid, pod:% = pod; "no Event, there were too many: {message}");
             continue;
         }
         let event = NewEvent {
@@ -89,11 +89,10 @@ fn run(client: &Client, node: &str, pod_events: &Receiver<PodEvent>) {
         match client.create_event(&event, WRITE) {
             Ok(()) => {}
             Err(e) if e.kind() == Kind::Forbidden => {
-                log::warn!(target: "cni-agent",
-                    "Events on pods are off: {e}; the chart grants them with repair.enabled only");
+                log::warn!("Events on pods are off: {e}; the chart grants them with repair.enabled only");
                 return;
             }
-            Err(e) => log::debug!(target: "cni-agent", uid = uid, pod:% = pod; "an Event could not be written: {e}"),
+            Err(e) => log::debug!(uid = uid, pod:% = pod; "an Event could not be written: {e}"),
         }
     }
 }

@@ -120,7 +120,7 @@ fn host_netns(site: &Site) -> Result<Netns> {
     let path = site.host_root.join("/proc/1/ns/net");
     match Netns::open(&path) {
         Err(e) if e.kind() == Kind::NotFound && !site.ambient => {
-            log::info!(target: "cni-agent", "{} is not mounted; sidecar pods do not need it", path.display());
+            log::info!("{} is not mounted; sidecar pods do not need it", path.display());
             Netns::own()
         }
         netns => netns.map_err(|e| e.context("the host's network namespace (ALLOW_SWITCH_TO_HOST_NS)")),
@@ -196,12 +196,12 @@ impl Workers {
         match self.fill() {
             Ok(()) => {
                 if let Some(past) = self.trouble.worked(clock::now()) {
-                    log::warn!(target: "cni-agent", tries = past.times; "there are threads for work on pods again");
+                    log::warn!(tries = past.times; "there are threads for work on pods again");
                 }
             }
             Err(e) => {
                 if let Some(times) = self.trouble.failed(&e.to_string(), clock::now()) {
-                    log::error!(target: "cni-agent", times = times; "work on pods waits for a thread; trying again: {e}");
+                    log::error!(times = times; "work on pods waits for a thread; trying again: {e}");
                 }
             }
         }
@@ -342,12 +342,12 @@ fn note(context: &Context, uid: &str, record: Option<Record>) -> Result<Option<R
     match &done {
         Ok(()) => {
             if let Some(past) = trouble.worked(now) {
-                log::warn!(target: "cni-agent", tries = past.times; "sandboxes can be remembered again");
+                log::warn!(tries = past.times; "sandboxes can be remembered again");
             }
         }
         Err(e) => {
             if let Some(times) = trouble.failed(&format!("{:?}", e.kind()), now) {
-                log::error!(target: "cni-agent", uid = uid, times = times;
+                log::error!(uid = uid, times = times;
                     "sandboxes cannot be remembered; after a restart they would be looked for in /proc only: {e}");
             }
         }

@@ -128,7 +128,7 @@ impl Memory {
             match read(&path, MAX_RECORD, decode_record) {
                 Ok(Some(record)) if self.path(&record.uid).is_ok_and(|own| own == path) => records.push(record),
                 Ok(_) => {}
-                Err(e) => log::warn!(target: "cni-agent", "a remembered sandbox is left out: {e}"),
+                Err(e) => log::warn!("a remembered sandbox is left out: {e}"),
             }
         }
         Ok(records)

@@ -105,7 +105,7 @@ fn bind_at_last(what: &'static str, option: &str, port: u16, inbox: &Sender<Even
             Err(error) => error.to_string(),
         };
         if said != error {
-            log::error!(target: "cni-agent", "{error}; trying again every {} s", RETRY.as_secs());
+            log::error!("{error}; trying again every {} s", RETRY.as_secs());
             let _ = inbox.send(Event::Condition(what, Some(error.clone())));
             said = error;
         }

@@ -51,7 +51,7 @@ pub fn run(options: Options) -> Result<()> {
 
     let mut agent = Agent::start(&options, &watchdog, &inbox)?;
     let keeper = keep_installed(&options, &inbox)?;
-    log::info!(target: "cni-agent", "the agent serves {}", options.run_dir.display());
+    log::info!("the agent serves {}", options.run_dir.display());
     let taken_over = agent.serve(&events, keeper);
 
     // In this order: nobody can ask any more, nobody is told any more, then what is on the node.
@@ -59,15 +59,15 @@ pub fn run(options: Options) -> Result<()> {
     let (workspace, judgement) = (Arc::clone(&agent.workspace), agent.judgement.take());
     drop(agent);
     match verdict(options.disable_safe_upgrade, taken_over, judgement) {
-        Verdict::Stays(why) => log::info!(target: "cni-agent", "what was installed stays: {why}"),
+        Verdict::Stays(why) => log::info!("what was installed stays: {why}"),
         Verdict::Goes(why) => {
-            log::info!(target: "cni-agent", "what was installed is removed: {why}");
+            log::info!("what was installed is removed: {why}");
             report(install::uninstall(&options.install, install::Run::Real));
             report(removal::host_side(&workspace, install::Run::Real));
         }
     }
     drop(lock);
-    log::info!(target: "cni-agent", "stopped");
+    log::info!("stopped");
     Ok(())
 }
 
@@ -98,13 +98,13 @@ fn wait_for_lock(run_dir: &Path, inbox: &Sender<Event>, events: &Receiver<Event>
             return Ok(Some(lock));
         }
         if !std::mem::replace(&mut said, true) {
-            log::info!(target: "cni-agent", "another agent still holds {}; waiting for it to leave", path.display());
+            log::info!("another agent still holds {}; waiting for it to leave", path.display());
         }
         let until = clock::now() + RETRY;
         while let Some(left) = until.checked_duration_since(clock::now()) {
             match events.recv_timeout(left) {
                 Ok(Event::Stop(why)) => {
-                    log::info!(target: "cni-agent", "stopping: {why}");
+                    log::info!("stopping: {why}");
                     return Ok(None);
                 }
                 Ok(condition @ Event::Condition(..)) => conditions.push(condition),
@@ -143,10 +143,10 @@ fn verdict(always_remove: bool, taken_over: bool, judgement: Option<JoinHandle<V
 
 fn report(removal: install::Removal) {
     for step in removal.steps {
-        log::info!(target: "cni-agent", "{step}");
+        log::info!("{step}");
     }
     for failure in removal.failures {
-        log::error!(target: "cni-agent", "removal: {failure}");
+        log::error!("removal: {failure}");
     }
 }
 
@@ -176,8 +176,9 @@ impl Agent {
         let records = memory.recall()?;
         let ambient = options.policy.ambient_enabled;
         if ambient && options.policy.selectors.is_empty() {
-            log::warn!(target: "cni-agent",
-                "no pod will be in the ambient mesh: --ambient-enabled is set, and no --ambient-enablement-selector");
+            log::warn!(
+                "no pod will be in the ambient mesh: --ambient-enabled is set, and no --ambient-enablement-selector"
+            );
         }
         let workspace = Arc::new(Workspace::at(&options.site(), memory)?);
         let config = Config {
@@ -207,7 +208,7 @@ impl Agent {
         let warm = Arc::clone(&workspace);
         thread::spawn("warm-up", move || {
             if let Err(e) = warm.warm_up(&usual) {
-                log::warn!(target: "cni-agent", "no pod can be enrolled yet: {e}");
+                log::warn!("no pod can be enrolled yet: {e}");
             }
         })?;
         Ok(Agent {
@@ -315,7 +316,7 @@ impl Agent {
                 if let Some(e) = &problem
                     && self.trouble.failed(e, clock::now()).is_some()
                 {
-                    log::error!(target: "cni-agent", "ztunnel cannot be served; trying again: {e}");
+                    log::error!("ztunnel cannot be served; trying again: {e}");
                 }
                 self.ztunnels = served.ok();
                 let _ = self.inbox.send(Event::Condition("ztunnel socket", problem));

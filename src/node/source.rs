@@ -49,7 +49,7 @@ impl Source {
             PodSource::Kubernetes { api, node } => {
                 let client = Client::new(Config::load(api)?);
                 let annotator = Annotator::start(&client)?;
-                log::info!(target: "cni-agent", node = node.as_str(); "asking the API server at {}", client.server());
+                log::info!(node = node.as_str(); "asking the API server at {}", client.server());
                 let recorder = EventRecorder::start(&client, node)?;
                 let remedies = Remedies::start(&client, inbox.clone())?;
                 let cluster = Cluster::start(&client, node, inbox.clone())?;
@@ -58,7 +58,7 @@ impl Source {
             }
             PodSource::Directory(path) => {
                 let published = read_published(&options.run_dir.join(publish::FILE)).unwrap_or_else(|e| {
-                    log::error!(target: "cni-agent", "what an earlier run published is not known: {e}");
+                    log::error!("what an earlier run published is not known: {e}");
                     Default::default()
                 });
                 let publisher = publish::start(&options.run_dir, published.clone())?;
@@ -94,7 +94,7 @@ impl Source {
         let Source::Cluster { client, node, .. } = self else { return None };
         let (client, node, namespace) = (client.sibling(), node.clone(), namespace.to_owned());
         let judging = thread::spawn("judge", move || judge(&client, &namespace, &node));
-        judging.inspect_err(|e| log::error!(target: "cni-agent", "{e}")).ok()
+        judging.inspect_err(|e| log::error!("{e}")).ok()
     }
 
     /// Writes what a pod is published as; never blocks.

@@ -265,7 +265,7 @@ impl State {
         match self.tasks.remove(&id) {
             Some(Task::Clean(_, reply)) => {
                 if let Outcome::Removed(Err(e)) = outcome {
-                    log::warn!(target: "cni-agent", "cleaning the namespace of an unknown sandbox failed: {e}");
+                    log::warn!("cleaning the namespace of an unknown sandbox failed: {e}");
                 }
                 self.out.extend(reply.map(|reply| Action::Reply(reply, Answer::Done)));
             }
@@ -285,7 +285,7 @@ impl State {
             }
             Some(Task::Redirect(task)) => match outcome {
                 Outcome::Redirected(result) => self.redirected(task, result),
-                outcome => log::error!(target: "cni-agent", "{outcome:?} does not answer a redirection"),
+                outcome => log::error!("{outcome:?} does not answer a redirection"),
             },
             Some(Task::Seek(uids)) => {
                 if let Outcome::Walked(found) = outcome {
@@ -395,7 +395,7 @@ impl State {
     /// What was looked for has been found, or not: ztunnels that wait for their snapshot get it.
     fn serve(&mut self) {
         self.phase = Phase::Running;
-        log::info!(target: "cni-agent", pods = self.pods.len(); "ready: {} has been read", self.config.source);
+        log::info!(pods = self.pods.len(); "ready: {} has been read", self.config.source);
         for connection in self.ztunnels.waiting() {
             self.send_snapshot(connection);
         }
@@ -411,7 +411,7 @@ impl State {
 
     fn stop(&mut self, why: &Stop) {
         if !matches!(self.phase, Phase::Stopping(_)) {
-            log::info!(target: "cni-agent", "stopping: {why}");
+            log::info!("stopping: {why}");
             self.phase = Phase::Stopping(self.now + STOP);
             for lookup in std::mem::take(&mut self.lookups) {
                 self.out.push(Action::Reply(lookup.reply, Answer::NotReady(self.not_ready())));

@@ -96,12 +96,12 @@ fn report(what: &str, trouble: &mut Repeat, failure: Option<Error>) {
     match failure {
         Some(e) => {
             if trouble.failed(&e.to_string(), now).is_some() {
-                log::error!(target: "cni-agent", "{what} is not on disk; trying again: {e}");
+                log::error!("{what} is not on disk; trying again: {e}");
             }
         }
         None => {
             if let Some(past) = trouble.worked(now) {
-                log::warn!(target: "cni-agent", tries = past.times; "{what} is on disk again");
+                log::warn!(tries = past.times; "{what} is on disk again");
             }
         }
     }

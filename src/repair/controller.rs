@@ -174,14 +174,14 @@ impl Controller {
     pub fn observe(&mut self, pod: &Pod, now: Instant) {
         let Some(failure) = self.options.filter.failure(pod) else {
             if self.close(&pod.uid) && !pod.being_deleted {
-                log::info!(target: "cni-agent", uid = pod.uid.as_str(), pod:% = pod.name; "the pod is not broken any more");
+                log::info!(uid = pod.uid.as_str(), pod:% = pod.name; "the pod is not broken any more");
             }
             return;
         };
         let labelled = self.options.label.as_ref().is_some_and(|(key, _)| pod.labels.contains_key(key));
         let version = pod.failed_init.as_ref().map(|failed| failed.version.clone()).unwrap_or_default();
         let Some(case) = self.cases.get_mut(&pod.uid) else {
-            log::info!(target: "cni-agent", uid = pod.uid.as_str(), pod:% = pod.name, container = failure.container.as_str();
+            log::info!(uid = pod.uid.as_str(), pod:% = pod.name, container = failure.container.as_str();
                 "the pod started without traffic redirection: its container failed with exit code {}", failure.exit_code);
             let case = Case {
                 pod: pod.name.clone(),
@@ -250,7 +250,7 @@ impl Controller {
                         case.at = Some(at);
                         if !std::mem::replace(&mut case.held, true) {
                             metrics::REPAIRS.inc([Remedy::Delete.label(), "skip"]);
-                            log::warn!(target: "cni-agent", uid = uid, pod:% = pod;
+                            log::warn!(uid = uid, pod:% = pod;
                                 "not deleted yet: {DELETIONS} broken pods of this node were deleted within a minute");
                         }
                         continue;
@@ -289,13 +289,13 @@ impl Controller {
                 count("success");
                 let message =
                     format!("pod detected as broken: it started without traffic redirection; {}", remedy.done());
-                log::info!(target: "cni-agent", uid = uid, pod:% = case.pod; "{message}");
+                log::info!(uid = uid, pod:% = case.pod; "{message}");
                 case.told = None;
                 Some(case.notice(remedy, remedy != Remedy::Repair, message))
             }
             End::Outdated => {
                 count("skip");
-                log::info!(target: "cni-agent", uid = uid, pod:% = case.pod; "not touched: it has changed meanwhile");
+                log::info!(uid = uid, pod:% = case.pod; "not touched: it has changed meanwhile");
                 case.look_again(now);
                 None
             }
@@ -351,7 +351,7 @@ impl Case {
         let pause = PAUSE.0.saturating_mul(1 << self.tries.saturating_sub(1).min(16)).min(PAUSE.1);
         self.at = Some(now + pause);
         if self.remedy == Remedy::Repair && self.tries >= TRIES && delete {
-            log::warn!(target: "cni-agent", pod:% = self.pod; "{} tries to repair it did not help; it is deleted", self.tries);
+            log::warn!(pod:% = self.pod; "{} tries to repair it did not help; it is deleted", self.tries);
             self.remedy = Remedy::Delete;
             self.at = Some(now);
         }
@@ -365,10 +365,10 @@ impl Case {
     fn trouble(&mut self, uid: &str, remedy: Remedy, why: &str) -> Option<Notice> {
         let message = format!("pod detected as broken, but failed to {}: {why}", remedy.infinitive());
         if self.told.as_ref() == Some(&message) {
-            log::debug!(target: "cni-agent", uid = uid, pod:% = self.pod; "{message}");
+            log::debug!(uid = uid, pod:% = self.pod; "{message}");
             return None;
         }
-        log::warn!(target: "cni-agent", uid = uid, pod:% = self.pod; "{message}");
+        log::warn!(uid = uid, pod:% = self.pod; "{message}");
         self.told = Some(message.clone());
         Some(self.notice(remedy, true, message))
     }

@@ -53,7 +53,7 @@ pub fn directories(
 ) -> Result<Watch> {
     let source = Source::inotify(&dirs).unwrap_or_else(|e| {
         let seconds = poll.as_secs_f32();
-        log::warn!(target: "cni-agent", watch = name; "inotify cannot be used ({e}); polling every {seconds} s instead");
+        log::warn!(watch = name; "inotify cannot be used ({e}); polling every {seconds} s instead");
         Source::polling(&dirs)
     });
     start(name, source, dirs, settle, poll, changed)
@@ -99,7 +99,7 @@ impl Watcher {
             }
             let dirty = self.source.dirty(&self.dirs).unwrap_or_else(|e| {
                 let (name, seconds) = (self.name.as_str(), self.poll.as_secs_f32());
-                log::warn!(target: "cni-agent", watch = name; "inotify failed ({e}); polling every {seconds} s instead");
+                log::warn!(watch = name; "inotify failed ({e}); polling every {seconds} s instead");
                 self.source = Source::polling(&self.dirs);
                 vec![true; self.dirs.len()]
             });

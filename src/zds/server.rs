@@ -99,9 +99,6 @@ const ACCEPT_WAIT: Duration = Duration::from_secs(60);
 const LOG_LINES: u32 = 20;
 const LOG_WINDOW: Duration = Duration::from_secs(60);
 
-/// The log's scope.
-const SCOPE: &str = "cni-agent";
-
 /// The running server. Dropping it stops it.
 pub struct Server {
     shared: Arc<Shared>,
@@ -228,10 +225,10 @@ impl Shared {
             Ok(version) => {
                 let id = self.register(session);
                 let level = self.sessions().level(log::Level::Info);
-                log::log!(target: SCOPE, level, connection = id.0, version = version; "ztunnel connected");
+                log::log!(level, connection = id.0, version = version; "ztunnel connected");
                 if version != wire::Version::V1 as i32 {
                     let level = self.sessions().level(log::Level::Warn);
-                    log::log!(target: SCOPE, level, version = version; "ztunnel announces a protocol version other than 1");
+                    log::log!(level, version = version; "ztunnel announces a protocol version other than 1");
                 }
                 (self.notify)(Notice::Connected(id));
                 let end = session.serve(id, &self.notify).to_string();
@@ -240,11 +237,11 @@ impl Shared {
                     sessions.open.remove(&id);
                     sessions.level(if self.stopping() { log::Level::Info } else { log::Level::Warn })
                 };
-                log::log!(target: SCOPE, level, connection = id.0; "ztunnel disconnected: {end}");
+                log::log!(level, connection = id.0; "ztunnel disconnected: {end}");
                 (self.notify)(Notice::Disconnected(id, end));
             }
             // Not a warning: whoever cannot even say hello comes back five times a second.
-            Err(e) => log::debug!(target: SCOPE, "connection to the ztunnel socket ended before its hello: {e}"),
+            Err(e) => log::debug!("connection to the ztunnel socket ended before its hello: {e}"),
         }
         session.close("over");
         self.wakeup.ring();
@@ -274,13 +271,13 @@ impl Acceptor {
                 Ok(false) => continue,
                 Ok(true) if failing => {
                     failing = false;
-                    log::info!(target: SCOPE, "the ztunnel socket accepts connections again");
+                    log::info!("the ztunnel socket accepts connections again");
                 }
                 Ok(true) => {}
-                Err(e) if failing => log::debug!(target: SCOPE, "ztunnel socket: {e}"),
+                Err(e) if failing => log::debug!("ztunnel socket: {e}"),
                 Err(e) => {
                     failing = true;
-                    log::warn!(target: SCOPE, "ztunnel socket: {e}");
+                    log::warn!("ztunnel socket: {e}");
                 }
             }
             self.pause();

@@ -111,14 +111,14 @@ impl State {
         let past = if entry.strayed { None } else { entry.trouble.take() };
         match (past, started) {
             (Some(past), _) => {
-                log::warn!(target: "cni-agent", uid = uid, pod:% = entry.name; "enrolled; it is over: {past}");
+                log::warn!(uid = uid, pod:% = entry.name; "enrolled; it is over: {past}");
             }
             (None, Some(came)) => {
                 let ms = self.now.saturating_duration_since(came).as_secs_f64() * 1e3;
-                log::info!(target: "cni-agent", uid = uid, pod:% = entry.name; "enrolled, {ms:.1} ms after the request");
+                log::info!(uid = uid, pod:% = entry.name; "enrolled, {ms:.1} ms after the request");
             }
             (None, None) if entry.published != Some(Redirection::Enabled) => {
-                log::info!(target: "cni-agent", uid = uid, pod:% = entry.name; "enrolled");
+                log::info!(uid = uid, pod:% = entry.name; "enrolled");
             }
             (None, None) => {}
         }
@@ -133,7 +133,7 @@ impl State {
             if entry.adds.is_empty() {
                 entry.pod_event(message);
             } else {
-                log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
+                log::warn!(uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
                 self.fail_sandbox(entry, 100, message);
             }
         }
@@ -141,7 +141,7 @@ impl State {
         if entry.netns.is_none() {
             self.withdraw(entry);
         } else if entry.adds.is_empty() && entry.published.is_none() {
-            log::debug!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name;
+            log::debug!(uid = entry.uid.as_str(), pod:% = entry.name;
                 "the rules are in place, ztunnel has not acknowledged yet");
             self.publish(entry, Some(Redirection::Pending));
         }
@@ -208,7 +208,7 @@ impl State {
             (Some((_, Doing::Noting)), Outcome::Noted(result)) => self.noted(&mut entry, result),
             (Some((_, doing)), Outcome::Removed(result)) => self.removed(&mut entry, &doing, result),
             (task, outcome) => {
-                log::error!(target: "cni-agent", uid = uid.as_str(); "{outcome:?} does not answer {task:?}");
+                log::error!(uid = uid.as_str(); "{outcome:?} does not answer {task:?}");
             }
         }
         self.pods.insert(uid.clone(), entry);
@@ -226,7 +226,7 @@ impl State {
                 entry.retry.reset();
             }
             // A newer sandbox has come meanwhile, or none is wanted: how the old one fared no longer matters.
-            Err(e) if !current => log::debug!(target: "cni-agent", uid = entry.uid.as_str(); "an old sandbox: {e}"),
+            Err(e) if !current => log::debug!(uid = entry.uid.as_str(); "an old sandbox: {e}"),
             Err(e) => {
                 entry.retry.failed(self.now, (self.jitter)());
                 let code = if e.kind() == Kind::HostNetns { 4 } else { 101 };
@@ -234,7 +234,7 @@ impl State {
                 if entry.adds.is_empty() {
                     entry.pod_event(message);
                 } else {
-                    log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
+                    log::warn!(uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
                     self.fail_sandbox(entry, code, message);
                 }
             }
@@ -250,7 +250,7 @@ impl State {
                 rules.settings = Some(settings_of(object, &node));
             }
             (Err(e), ..) => {
-                log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name;
+                log::warn!(uid = entry.uid.as_str(), pod:% = entry.name;
                     "what its rules are made of cannot be told: {e}");
             }
             _ => {}

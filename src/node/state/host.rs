@@ -85,12 +85,12 @@ impl State {
         match result {
             Ok(differences) => {
                 if !self.host.done {
-                    log::info!(target: "cni-agent", "the host's rules and probe sets are in place");
+                    log::info!("the host's rules and probe sets are in place");
                 } else if !differences.is_empty() {
                     metrics::VERIFICATION_REPAIRS.inc(["host"]);
-                    log::warn!(target: "cni-agent", "the host's side was not as it should be; repaired: {}", differences.join("; "));
+                    log::warn!("the host's side was not as it should be; repaired: {}", differences.join("; "));
                 } else if self.host.failures > 0 {
-                    log::warn!(target: "cni-agent", failures = self.host.failures; "the host's side is in place again");
+                    log::warn!(failures = self.host.failures; "the host's side is in place again");
                 }
                 self.host.done = true;
                 self.host.failures = 0;
@@ -103,8 +103,9 @@ impl State {
                 self.host.at = Some(self.now + pause);
                 let problem = e.to_string();
                 if self.conditions.get(CONDITION) != Some(&problem) {
-                    log::error!(target: "cni-agent",
-                        "the host's side cannot be put in place, probes of pods in the mesh will fail; trying again: {problem}");
+                    log::error!(
+                        "the host's side cannot be put in place, probes of pods in the mesh will fail; trying again: {problem}"
+                    );
                 }
                 self.conditions.insert(CONDITION, problem);
             }
@@ -144,7 +145,7 @@ impl State {
             Err(e) => {
                 entry.entered.retry.failed(self.now, (self.jitter)());
                 if entry.entered.retry.failures == 1 {
-                    log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name;
+                    log::warn!(uid = entry.uid.as_str(), pod:% = entry.name;
                         "its addresses cannot be entered into the probe set, its probes will fail; trying again: {e}");
                 }
             }
@@ -164,7 +165,7 @@ impl State {
     pub(super) fn left(&mut self, entry: &mut Entry, result: Result<()>) {
         entry.entered = Entered::default();
         if let Err(e) = result {
-            log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name;
+            log::warn!(uid = entry.uid.as_str(), pod:% = entry.name;
                 "its addresses stay in the probe set for now: {e}");
         }
     }

@@ -44,7 +44,7 @@ impl State {
         let mut moved = match moved {
             Ok(moved) => moved,
             Err(e) => {
-                log::warn!(target: "cni-agent", "the namespaces of the pods' processes cannot be looked at: {e}");
+                log::warn!("the namespaces of the pods' processes cannot be looked at: {e}");
                 return;
             }
         };

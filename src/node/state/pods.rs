@@ -253,9 +253,9 @@ impl Entry {
     /// Says what is wrong: loudly once, quietly as often as it repeats.
     pub(super) fn report(&mut self, trouble: String) {
         if self.trouble.as_ref() == Some(&trouble) {
-            log::debug!(target: "cni-agent", uid = self.uid.as_str(), pod:% = self.name; "{trouble}");
+            log::debug!(uid = self.uid.as_str(), pod:% = self.name; "{trouble}");
         } else {
-            log::warn!(target: "cni-agent", uid = self.uid.as_str(), pod:% = self.name; "{trouble}");
+            log::warn!(uid = self.uid.as_str(), pod:% = self.name; "{trouble}");
             self.trouble = Some(trouble);
         }
     }
@@ -296,7 +296,7 @@ impl State {
         }
         if old.is_none_or(|old| old.annotations != object.annotations) {
             for warning in overrides::parse(&object.annotations).warnings {
-                log::warn!(target: "cni-agent", uid = uid.as_str(), pod:% = object.name; "{warning}");
+                log::warn!(uid = uid.as_str(), pod:% = object.name; "{warning}");
             }
         }
         if old.is_some_and(|old| old.ips != object.ips) {

@@ -38,7 +38,7 @@ impl State {
         let past = std::mem::replace(&mut preceded.by, by.clone());
         match (past, by) {
             (past, Some(message)) if past.as_ref() != Some(&message) => {
-                log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
+                log::warn!(uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
                 if self.config.cluster && entry.object.is_some() {
                     self.out.push(Action::Announce(PodEvent {
                         uid: entry.uid.clone(),
@@ -51,7 +51,7 @@ impl State {
                 }
             }
             (Some(past), None) => {
-                log::info!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "it is over: {past}");
+                log::info!(uid = entry.uid.as_str(), pod:% = entry.name; "it is over: {past}");
             }
             _ => {}
         }

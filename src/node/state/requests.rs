@@ -172,7 +172,7 @@ impl State {
                 }
             },
             Decided::None if event.decide => {
-                log::info!(target: "cni-agent", uid = uid, pod:% = name; "not in the mesh: {}", decision.reason);
+                log::info!(uid = uid, pod:% = name; "not in the mesh: {}", decision.reason);
                 let Some(entry) = self.pods.get_mut(uid) else { return };
                 if !entry.recalled {
                     // Where it is will matter if it joins the mesh while it runs.
@@ -232,7 +232,7 @@ impl State {
             let fresh = entry.adds.extract_if(.., |add| add.reply.id == id).any(|add| add.fresh);
             let past_rules = entry.rules.as_ref().is_some_and(|rules| rules.settings.is_some());
             if entry.adds.is_empty() && fresh && !past_rules {
-                log::info!(target: "cni-agent", uid = uid.as_str(), pod:% = entry.name;
+                log::info!(uid = uid.as_str(), pod:% = entry.name;
                     "whoever asked for the enrolment is gone before the rules were in place; dropped");
                 entry.drop_sandbox(self.now);
             }
@@ -255,7 +255,7 @@ impl State {
                 } else {
                     (11, format!("ztunnel did not acknowledge the pod within {} s", ACK.as_secs()))
                 };
-                log::warn!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
+                log::warn!(uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
                 self.fail_sandbox(entry, code, message);
             }
             Some(at) => entry.wake_at(at),
@@ -281,7 +281,7 @@ impl State {
         let opened = netns.ok().filter(|netns| netns.id() != self.config.host);
         if let Some(uid) = self.attached(event, opened.as_ref().map(|netns| netns.id())) {
             let Some(entry) = self.pods.get_mut(&uid) else { return };
-            log::info!(target: "cni-agent", uid = uid.as_str(), pod:% = entry.name; "the sandbox is torn down");
+            log::info!(uid = uid.as_str(), pod:% = entry.name; "the sandbox is torn down");
             if std::mem::take(&mut entry.recalled) {
                 entry.leftovers.extend(opened);
             }
@@ -363,7 +363,7 @@ impl State {
         for Path { uid, path, id } in gone {
             let Some(entry) = self.pods.get_mut(uid) else { continue };
             if entry.netns.as_ref().is_some_and(|netns| netns.id() == *id) {
-                log::info!(target: "cni-agent", uid = uid.as_str(), pod:% = entry.name;
+                log::info!(uid = uid.as_str(), pod:% = entry.name;
                     "not a valid attachment any more, and {path} is gone");
                 entry.drop_sandbox(self.now);
                 self.advance(uid);
@@ -372,7 +372,7 @@ impl State {
     }
 
     pub(super) fn refuse(&mut self, reply: ReplyTo, code: u32, message: String) {
-        log::warn!(target: "cni-agent", code = code; "refused: {message}");
+        log::warn!(code = code; "refused: {message}");
         let failure = Failure { code, message, details: String::new() };
         self.out.push(Action::Reply(reply, Answer::Failed(failure)));
     }

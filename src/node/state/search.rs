@@ -113,7 +113,7 @@ impl State {
     }
 
     fn found(&mut self, entry: &mut Entry, netns: Arc<Netns>) {
-        log::info!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "running pod found");
+        log::info!(uid = entry.uid.as_str(), pod:% = entry.name; "running pod found");
         entry.searches = 0;
         entry.seek_at = None;
         entry.retry.reset();

@@ -31,7 +31,7 @@ impl State {
             Err(e) => return self.refuse(reply, 100, format!("pod {name}: {e}")),
         };
         for warning in &wanted.warnings {
-            log::warn!(target: "cni-agent", uid = uid, pod:% = name; "{warning}");
+            log::warn!(uid = uid, pod:% = name; "{warning}");
         }
         let mut ips = event.addresses();
         if ips.is_empty() {
@@ -105,7 +105,7 @@ impl State {
         match result {
             Ok(()) if waiting.is_empty() => {}
             Ok(()) => {
-                log::info!(target: "cni-agent", uid = uid.as_str(); "redirected to its sidecar");
+                log::info!(uid = uid.as_str(); "redirected to its sidecar");
                 let reason = "the pod's traffic is redirected to its sidecar";
                 let decided = AddAnswer { action: "sidecar".to_owned(), reason: reason.to_owned() };
                 for (reply, decide) in waiting {

@@ -38,7 +38,7 @@ impl State {
             self.publish(entry, None);
         }
         if entry.established {
-            log::info!(target: "cni-agent", uid = entry.uid.as_str(), pod:% = entry.name; "taken out of the mesh");
+            log::info!(uid = entry.uid.as_str(), pod:% = entry.name; "taken out of the mesh");
         }
         entry.netns = None;
         entry.established = false;

@@ -198,7 +198,7 @@ impl State {
     pub(super) fn ztunnel(&mut self, notice: Notice) {
         match notice {
             Notice::Connected(id) => {
-                log::debug!(target: "cni-agent", connection = id.0; "ztunnel waits for its snapshot");
+                log::debug!(connection = id.0; "ztunnel waits for its snapshot");
                 self.ztunnels.gone_since = None;
                 self.ztunnels.connections.insert(id, Connection::default());
                 self.ztunnels.count();
@@ -208,7 +208,7 @@ impl State {
                 }
             }
             Notice::SnapshotDone(id) => {
-                log::info!(target: "cni-agent", connection = id.0; "ztunnel has its snapshot");
+                log::info!(connection = id.0; "ztunnel has its snapshot");
             }
             Notice::Answered { connection, request, result } => {
                 let uid = uid_of(&request).to_owned();
@@ -223,7 +223,7 @@ impl State {
                 self.advance(&uid);
             }
             Notice::Disconnected(id, why) => {
-                log::debug!(target: "cni-agent", connection = id.0; "ztunnel is gone: {why}");
+                log::debug!(connection = id.0; "ztunnel is gone: {why}");
                 self.ztunnels.connections.remove(&id);
                 self.ztunnels.count();
                 if self.ztunnels.connections.is_empty() {
@@ -246,7 +246,7 @@ impl State {
             }
             connection.told.entry(uid_of(item).to_owned()).or_default().note(item);
         }
-        log::debug!(target: "cni-agent", connection = id.0, pods = items.len(); "snapshot");
+        log::debug!(connection = id.0, pods = items.len(); "snapshot");
         self.out.push(Action::Snapshot(id, items));
     }
 
