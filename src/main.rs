@@ -75,9 +75,7 @@ fn agent(args: &[OsString]) -> Result<()> {
         agent::Request::Help(text) => print(&text),
         agent::Request::Run(config, remarks) => {
             logging::start(config.logging())?;
-            for (level, text) in remarks {
-                log::log!(level, "{text}");
-            }
+            logging::tell(&remarks);
             ferrule::node::run(config.agent()?)
         }
     }
@@ -181,9 +179,7 @@ fn iptables(args: &[OsString]) -> Result<ExitCode> {
         iptables::Request::Run(options, remarks) => (options, remarks),
     };
     logging::start(options.logging.clone())?;
-    for (level, text) in remarks {
-        log::log!(level, "{text}");
-    }
+    logging::tell(&remarks);
     print(&iptables::program(&options)?)?;
     Ok(match iptables::validate(&options)? {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,9 +3,10 @@
 //! Every metric is a static below, counted up where the thing happens and rendered on request. Label values come from
 //! small closed sets, never from a pod's name, so the number of series is bounded.
 
+use crate::sys::sync;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Installer passes by result (`SUCCESS`, `COPY_BINARIES_FAILURE`, `CREATE_KUBECONFIG_FAILURE`,
@@ -96,7 +97,7 @@ impl<T: Default, const N: usize> Family<T, N> {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<[String; N], T>> {
-        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.series)
     }
 
     fn update(&self, values: [&str; N], f: impl FnOnce(&mut T)) {

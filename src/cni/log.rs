@@ -5,15 +5,15 @@
 //! is opened before there is a line to write.
 
 use crate::http::client::encode_request;
-use crate::logging::Line;
+use crate::logging;
 use crate::sys::exchange::Exchange;
 use crate::sys::file::Mode;
 use crate::sys::unix::{Connection, SocketType};
-use crate::sys::{clock, logfile};
-use log::{LevelFilter, Log, Metadata, Record};
+use crate::sys::{clock, logfile, sync};
+use log::LevelFilter;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Size at which the file rolls over, bytes.
@@ -25,50 +25,46 @@ const MAX_LINES: usize = 100;
 
 /// Lines of at least `level` are written from now on: to standard error, and with a run dir to the file and the agent.
 pub(super) fn start(level: LevelFilter, run_dir: Option<&Path>) {
-    LOG.0.lock().unwrap_or_else(PoisonError::into_inner).run_dir = run_dir.map(Path::to_path_buf);
-    // Fails only when it is installed already.
-    let _ = log::set_logger(&LOG);
+    sync::lock(&LOG).run_dir = run_dir.map(Path::to_path_buf);
+    logging::start_plugin(Sink);
     log::set_max_level(level);
 }
 
-static LOG: PluginLog = PluginLog(Mutex::new(State { run_dir: None, lines: Vec::new() }));
+/// Hands the lines to the agent.
+pub(super) fn hand_over() {
+    let mut log = sync::lock(&LOG);
+    let lines = std::mem::take(&mut log.lines);
+    if let Some(run_dir) = log.run_dir.as_deref().filter(|_| !lines.is_empty()) {
+        let _ = deliver(run_dir, &lines);
+    }
+}
 
-struct PluginLog(Mutex<State>);
+static LOG: Mutex<PluginLog> = Mutex::new(PluginLog { run_dir: None, lines: Vec::new() });
 
-struct State {
+struct PluginLog {
     run_dir: Option<PathBuf>,
     /// Not delivered to the agent yet.
     lines: Vec<String>,
 }
 
-impl Log for PluginLog {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= log::max_level()
-    }
+/// Where lines go: each comes whole, in one write.
+struct Sink;
 
-    fn log(&self, record: &Record<'_>) {
-        if !self.enabled(record.metadata()) {
-            return;
-        }
-        let line = Line::of(record, clock::wall()).json();
-        let whole = format!("{line}\n");
-        let _ = std::io::stderr().write_all(whole.as_bytes());
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(run_dir) = &state.run_dir {
-            let _ = logfile::append(&run_dir.join("istio-cni.log"), whole.as_bytes(), FILE_LIMIT, Mode(0o600));
-            if state.lines.len() < MAX_LINES {
-                state.lines.push(line);
+impl Write for Sink {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let _ = std::io::stderr().write_all(line);
+        let mut log = sync::lock(&LOG);
+        if let Some(run_dir) = &log.run_dir {
+            let _ = logfile::append(&run_dir.join("istio-cni.log"), line, FILE_LIMIT, Mode(0o600));
+            if log.lines.len() < MAX_LINES {
+                log.lines.push(String::from_utf8_lossy(line.trim_ascii_end()).into_owned());
             }
         }
+        Ok(line.len())
     }
 
-    /// Hands the lines to the agent.
-    fn flush(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = std::mem::take(&mut state.lines);
-        if let Some(run_dir) = state.run_dir.as_deref().filter(|_| !lines.is_empty()) {
-            let _ = deliver(run_dir, &lines);
-        }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

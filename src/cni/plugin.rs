@@ -98,7 +98,7 @@ pub fn run(environment: &Environment, doors: Doors, stdin: &mut impl Read, stdou
     };
     let written = stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush());
     // The runtime waits for the end of this process: what is still to be delivered has little time.
-    ::log::logger().flush();
+    log::hand_over();
     if written.is_err() && command != "DEL" { 1 } else { exit }
 }
 

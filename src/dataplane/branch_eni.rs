@@ -12,11 +12,12 @@ use crate::sys::file::{self, Mode};
 use crate::sys::netlink::Family;
 use crate::sys::netlink::policy::{self, LOCAL_TABLE, Match, PolicyRule};
 use crate::sys::netns::Netns;
+use crate::sys::sync;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// The file in the run directory.
 pub const FILE: &str = "branch-eni.json";
@@ -163,7 +164,7 @@ impl Branches {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.held)
     }
 }
 

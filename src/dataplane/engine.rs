@@ -17,10 +17,11 @@ use crate::sys::exec::{self, Join};
 use crate::sys::file;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
+use crate::sys::sync;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// What this module is told once.
@@ -319,7 +320,7 @@ impl Engine {
     }
 
     fn references(&self) -> MutexGuard<'_, Vec<(Program, Arc<Reference>)>> {
-        self.references.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.references)
     }
 
     fn make_reference(&self, program: &Program) -> Result<Reference> {

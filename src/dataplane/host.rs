@@ -16,10 +16,11 @@ use crate::rules::host::{Settings, probe_set as set_name, program};
 use crate::rules::program::Program;
 use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
+use crate::sys::sync;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// See the module. Every function may be called from several threads.
 #[derive(Debug)]
@@ -245,7 +246,7 @@ impl Host {
     }
 
     fn entries(&self) -> MutexGuard<'_, BTreeMap<IpAddr, String>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.entries)
     }
 }
 

@@ -5,6 +5,7 @@
 //! for a while, it has stopped. The other writes only in answer to us, so quiet says nothing about it, and only the
 //! exponential back-off limits how often we try.
 
+use crate::sys::backoff::Backoff;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// Back-off between writes during a conflict: the first, the growth, the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const GROWTH: f64 = 1.5;
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// How long our entry must stay, or the other writer must be silent, until the conflict counts as over.
@@ -26,33 +28,41 @@ const REMINDER: Duration = Duration::from_secs(60);
 const MEMORY: Duration = Duration::from_secs(60);
 
 /// The state of one configuration's conflicts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Conflict {
     /// Times of our recent rewrites, oldest first; at most [`TOLERATED`] + 1.
     writes: VecDeque<Instant>,
-    /// Set while fighting: the pause after the last write.
-    pause: Option<Duration>,
+    /// During a conflict each rewrite counts as a failure.
+    pauses: Backoff,
     /// The last change by somebody else that was no answer to a write of ours.
     unprovoked: Option<Instant>,
     explained: Option<Instant>,
 }
 
+impl Default for Conflict {
+    fn default() -> Self {
+        let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE).growing_by(GROWTH);
+        Conflict { writes: VecDeque::new(), pauses, unprovoked: None, explained: None }
+    }
+}
+
 impl Conflict {
     /// We rewrote the configuration because our entry was not as it should be. Returns whether this is a conflict.
     pub fn rewrote(&mut self, now: Instant) -> bool {
-        self.pause = match self.pause {
-            Some(pause) => Some((pause + pause / 2).min(LONGEST_PAUSE)),
-            None => {
-                let recent = self.writes.iter().filter(|at| now.duration_since(**at) < WINDOW).count();
-                (recent >= TOLERATED).then_some(FIRST_PAUSE)
-            }
-        };
+        let recent = self.writes.iter().filter(|at| now.duration_since(**at) < WINDOW).count();
+        if self.is_on() || recent >= TOLERATED {
+            self.pauses.failed(now, 0.0);
+        }
         self.writes.push_back(now);
         if self.writes.len() > TOLERATED + 1 {
             self.writes.pop_front();
         }
         self.unprovoked = None;
-        self.pause.is_some()
+        self.is_on()
+    }
+
+    fn is_on(&self) -> bool {
+        self.pauses.failures() > 0
     }
 
     /// Something in the directory changed.
@@ -65,8 +75,7 @@ impl Conflict {
 
     /// From when on we may rewrite; `None`: at once.
     pub fn wait_until(&self, now: Instant) -> Option<Instant> {
-        let pause = self.pause?;
-        let backed_off = *self.writes.back()? + pause;
+        let backed_off = self.pauses.blocked(now)?;
         let silent = self.unprovoked.map(|at| at + QUIET);
         let until = silent.map_or(backed_off, |silent| silent.min(backed_off));
         (until > now).then_some(until)
@@ -74,8 +83,7 @@ impl Conflict {
 
     /// Our entry is as it should be. Returns from when on that is believed; `None`: now, and the conflict is over.
     pub fn intact(&mut self, now: Instant) -> Option<Instant> {
-        self.pause?;
-        let wrote = *self.writes.back()?;
+        let wrote = *self.writes.back().filter(|_| self.is_on())?;
         if now < wrote + QUIET {
             return Some(wrote + QUIET);
         }
@@ -173,11 +181,13 @@ mod tests {
         assert_eq!(explanations, 2);
         let mut conflict = Conflict::default();
         let mut now = clock::now();
+        let mut wrote = now;
         for _ in 0..40 {
+            wrote = now;
             conflict.rewrote(now);
             now = conflict.wait_until(now).unwrap_or(now);
         }
-        assert_eq!(conflict.pause, Some(LONGEST_PAUSE));
+        assert_eq!(now - wrote, LONGEST_PAUSE);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Requests to the API server: one thread, one request, one answer, every step with a limit in time.
 
-use super::backoff::Backoff;
 use super::config::Config;
 use super::credentials::{Credentials, Generation};
 use super::status::Failure;
@@ -8,9 +7,10 @@ use super::tls::TlsConnector;
 use super::transport::{Names, Sockets, TcpConnector};
 use crate::error::Result;
 use crate::metrics;
-use crate::sys::clock;
+use crate::sys::backoff::Backoff;
+use crate::sys::{clock, random, sync};
 use std::io::{Cursor, Read};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use ureq::http::{Method, Request, Response};
 use ureq::unversioned::transport::{ConnectProxyConnector, Connector};
@@ -181,8 +181,9 @@ impl Client {
                 Verb::Patch => failure.may_pass() || failure.status == Some(409),
                 Verb::Delete | Verb::Create => failure.was_turned_away(),
             };
-            let delay = failure.retry_after.unwrap_or_default().max(backoff.next_delay());
-            let left = patience.total.saturating_sub(clock::now().duration_since(started));
+            let now = clock::now();
+            let delay = failure.retry_after.unwrap_or_default().max(backoff.failed(now, random::fraction()) - now);
+            let left = patience.total.saturating_sub(now.duration_since(started));
             if !again || delay >= left || self.wait(delay) {
                 return Err(failure.into());
             }
@@ -257,7 +258,7 @@ impl Client {
     /// The HTTP agent for today's TLS settings. One for older settings ends with its last request.
     fn agent(&self) -> Result<ureq::Agent> {
         let (generation, tls) = self.credentials.tls()?;
-        let mut slot = self.connections.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = sync::lock(&self.connections.agent);
         if let Some((made_for, agent)) = &*slot
             && *made_for == generation
         {

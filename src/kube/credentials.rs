@@ -7,14 +7,14 @@ use super::config::{Config, Material, Trust};
 use super::tls::AnyServer;
 use crate::error::{Context, Result};
 use crate::invalid;
-use crate::sys::{clock, file};
+use crate::sys::{clock, file, sync};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A file is read again after this long even if it looks the same.
@@ -65,7 +65,7 @@ impl Credentials {
     /// The value of the `Authorization` header. `again`: the server refused the one we had.
     pub(super) fn authorization(&self, again: bool) -> Result<Option<String>> {
         let Some(material) = &self.config.token else { return Ok(None) };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = sync::lock(&self.state);
         let bytes = Cached::current(&mut state.token, material, again).context("token")?.bytes;
         let token = bytes.trim_ascii();
         if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
@@ -76,7 +76,7 @@ impl Credentials {
 
     /// The TLS settings, and which generation of them.
     pub(super) fn tls(&self) -> Result<(Generation, Arc<ClientConfig>)> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = sync::lock(&self.state);
         let state = &mut *state;
         let mut changed = false;
         let mut read = |cache: &mut Option<Cached>, material: &Material, what: &str| {

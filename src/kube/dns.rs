@@ -3,8 +3,7 @@
 //! The C library's own resolver loads modules of the host at run time, which a static executable must not, and is as
 //! large as the whole of HTTP. What an API server's name needs is little: A and AAAA, search domains, time-outs.
 
-use super::backoff::random;
-use crate::sys::{clock, file};
+use crate::sys::{clock, file, random};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -165,7 +164,7 @@ fn exchange(
     let socket = UdpSocket::bind(any)?;
     socket.connect(server)?;
     socket.set_read_timeout(Some(SLICE))?;
-    let id = random(0xfffe) as u16;
+    let id = random::below(0xfffe) as u16;
     let asked = [(id, TYPE_A), (id + 1, TYPE_AAAA)];
     for (id, kind) in asked {
         let query = query(id, name, kind)

@@ -6,7 +6,6 @@
 //! follows one item, not the answer.
 
 pub mod api;
-mod backoff;
 pub mod client;
 pub mod config;
 mod credentials;
@@ -20,5 +19,3 @@ pub mod status;
 mod tls;
 mod transport;
 pub mod watch;
-
-pub use backoff::Backoff;

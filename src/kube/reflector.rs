@@ -4,19 +4,20 @@
 //! it hears is decided in [`super::known`]. The caller gets every object that is new or changed and the key of every one
 //! that is gone, also of those that changed while nobody watched. Objects themselves are not kept.
 
-use super::backoff::{Backoff, random};
 use super::client::{Call, Client, Limits, RETRY, Verb, broken_answer};
 use super::known::{End, Known, Next};
 use super::status::Failure;
 use super::watch::{Lines, Patient, WatchEvent};
 use super::{api, list, watch};
 use crate::error::Result;
+use crate::logging::Repeat;
 use crate::metrics;
 use crate::pod::object::Versioned;
 use crate::pod::types::{Namespace, Pod};
-use crate::sys::{clock, thread};
+use crate::sys::backoff::Backoff;
+use crate::sys::{clock, random, sync, thread};
 use serde::de::DeserializeOwned;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -149,15 +150,11 @@ where
     /// Takes an object that was asked for directly, unless a newer version of it, or its end, is known. From here on it
     /// is one of those that are watched: its end will be told.
     pub fn introduce(&self, item: Versioned<T>) {
-        let Picture { known, audience } = &mut *lock(&self.picture);
+        let Picture { known, audience } = &mut *sync::lock(&self.picture);
         if known.introduced(item.object.key(), &item.version) {
             (audience.notify)(Notice::Upserted(item));
         }
     }
-}
-
-fn lock<A: ?Sized>(picture: &Mutex<Picture<A>>) -> MutexGuard<'_, Picture<A>> {
-    picture.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> Reflector<T> {
@@ -251,7 +248,7 @@ impl Run {
                     Ok(()) => {
                         self.listing.over();
                         if !std::mem::replace(&mut synced, true) {
-                            lock(&self.picture).audience.synced();
+                            sync::lock(&self.picture).audience.synced();
                         }
                     }
                     Err(failure) => {
@@ -269,31 +266,31 @@ impl Run {
                     let wait = match &end {
                         _ if self.client.is_closed() => return,
                         End::Closed if worthwhile => Duration::ZERO,
-                        End::Closed => backoff.next_delay(),
+                        End::Closed => pause(&mut backoff),
                         End::Failed(failure) => {
                             self.watching.again(&failure.to_string(), &self.client);
                             delay(&mut backoff, failure)
                         }
                         End::Undecodable(what) => {
                             self.watching.again(what, &self.client);
-                            backoff.next_delay()
+                            pause(&mut backoff)
                         }
                     };
-                    if lock(&self.picture).known.after_watch(&end) == Next::List {
+                    if sync::lock(&self.picture).known.after_watch(&end) == Next::List {
                         metrics::WATCH_RESTARTS.inc([self.collection.name]);
                     }
                     log::debug!(end:?; "watch {} ended", self.collection.name);
                     self.client.wait(wait);
                 }
             }
-            next = lock(&self.picture).known.after_list();
+            next = sync::lock(&self.picture).known.after_list();
         }
     }
 
     /// Lists everything, page by page. Fails half way if it must; what was told stays true or is corrected by the next.
     fn list(&mut self) -> std::result::Result<(), Failure> {
         let Run { client, options, collection, picture, .. } = self;
-        lock(picture).known.begin_list();
+        sync::lock(picture).known.begin_list();
         let mut next = String::new();
         loop {
             let mut path = format!("{}?limit={}{}", collection.path, options.page, options.selectors());
@@ -305,7 +302,7 @@ impl Run {
             let call = Call { verb, path, subject, accept, body: None, limits };
             let mut body = client.send(&call)?;
             let page = list::read(&mut body, &mut |item| {
-                let Picture { known, audience } = &mut *lock(picture);
+                let Picture { known, audience } = &mut *sync::lock(picture);
                 let (key, version) = audience.decode(item)?;
                 if known.listed(key, version) {
                     audience.upserted();
@@ -314,7 +311,7 @@ impl Run {
             })
             .map_err(|e| broken_answer(&call.title(), &e))?;
             if page.next.is_empty() {
-                let Picture { known, audience } = &mut *lock(picture);
+                let Picture { known, audience } = &mut *sync::lock(picture);
                 for key in known.end_list(page.resource_version) {
                     audience.removed(key);
                 }
@@ -326,7 +323,7 @@ impl Run {
 
     /// Watches until the watch ends. Returns how, and whether it had begun.
     fn watch(&mut self, from: &str) -> (End, bool) {
-        let seconds = 300 + random(301);
+        let seconds = 300 + random::below(301);
         let path = format!(
             "{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}{}",
             self.collection.path,
@@ -365,7 +362,7 @@ impl Run {
 
     /// Takes an event; gives back what the server says is wrong, if it is that.
     fn take(&mut self, event: WatchEvent<'_>) -> std::result::Result<Option<Failure>, serde_json::Error> {
-        let Picture { known, audience } = &mut *lock(&self.picture);
+        let Picture { known, audience } = &mut *sync::lock(&self.picture);
         match event {
             WatchEvent::Upserted(json) => {
                 let (key, version) = audience.decode(json)?;
@@ -414,39 +411,39 @@ fn is_there(client: &Client, time: Duration) -> bool {
 }
 
 fn delay(backoff: &mut Backoff, failure: &Failure) -> Duration {
-    failure.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER).max(backoff.next_delay())
+    failure.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER).max(pause(backoff))
 }
 
-/// Says what is wrong once per cause, and when it is over.
+fn pause(backoff: &mut Backoff) -> Duration {
+    let now = clock::now();
+    backoff.failed(now, random::fraction()) - now
+}
+
+/// Says what is wrong with a request once per cause, and when it is over.
 struct Trouble {
     /// Verb and resource.
     request: String,
-    cause: Option<String>,
-    times: u32,
+    failing: Repeat,
 }
 
 impl Trouble {
     fn of(request: String) -> Self {
-        Trouble { request, cause: None, times: 0 }
+        Trouble { request, failing: Repeat::once() }
     }
 
     fn again(&mut self, cause: &str, client: &Client) {
         if client.is_closed() {
             return;
         }
-        self.times += 1;
-        if self.cause.as_deref() == Some(cause) {
-            log::debug!(times = self.times; "{cause}");
-        } else {
-            log::warn!(server = client.server(); "{cause}; trying again");
-            self.cause = Some(cause.to_owned());
+        match self.failing.failed(cause, clock::now()) {
+            Some(_) => log::warn!(server = client.server(); "{cause}; trying again"),
+            None => log::debug!("{cause}"),
         }
     }
 
     fn over(&mut self) {
-        if self.cause.take().is_some() {
-            log::warn!(failures = self.times; "{}: works again", self.request);
+        if let Some(past) = self.failing.worked(clock::now()) {
+            log::warn!(failures = past.times; "{}: works again", self.request);
         }
-        self.times = 0;
     }
 }

@@ -5,13 +5,14 @@
 //! waits of every connection made through it at once.
 
 use super::dns;
+use crate::sys::sync;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, sockopt};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 use ureq::Error as UreqError;
 use ureq::config::Config;
@@ -66,8 +67,7 @@ impl Sockets {
 
     /// Waits, or less when closed; returns whether it was closed.
     pub(super) fn wait(&self, time: Duration) -> bool {
-        let waited = self.closed.wait_timeout_while(self.lock(), time, |state| !state.closed);
-        waited.unwrap_or_else(PoisonError::into_inner).0.closed
+        sync::wait_while(&self.closed, self.lock(), time, |state| !state.closed).closed
     }
 
     fn add(&self, stream: &Arc<TcpStream>) -> io::Result<()> {
@@ -81,7 +81,7 @@ impl Sockets {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

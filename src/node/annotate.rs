@@ -6,14 +6,14 @@
 use super::event::{ANNOTATION, Redirection};
 use super::publish::Change;
 use crate::error::{Error, Kind, Result};
-use crate::kube::Backoff;
 use crate::kube::api::PodPatch;
 use crate::kube::client::{Client, Patience};
 use crate::logging::Repeat;
 use crate::pod::types::PodName;
-use crate::sys::{clock, thread};
+use crate::sys::backoff::Backoff;
+use crate::sys::{clock, random, sync, thread};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ struct Waiting {
 impl Annotator {
     /// Starts the writers.
     pub fn start(client: &Client) -> Result<Self> {
-        let queue = Queue { pods: BTreeMap::new(), trouble: Repeat::new(Duration::MAX), over: false };
+        let queue = Queue { pods: BTreeMap::new(), trouble: Repeat::once(), over: false };
         let shared = Arc::new(Shared { client: client.sibling(), queue: Mutex::new(queue), wakeup: Condvar::new() });
         let mut annotator = Annotator { shared, threads: Vec::new() };
         for number in 0..WRITERS {
@@ -108,17 +108,11 @@ impl Drop for Annotator {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.queue)
     }
 
     fn wait<'a>(&'a self, queue: MutexGuard<'a, Queue>, until: Option<Instant>) -> MutexGuard<'a, Queue> {
-        match until {
-            Some(until) => {
-                let waited = self.wakeup.wait_timeout(queue, clock::until(until));
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => self.wakeup.wait(queue).unwrap_or_else(PoisonError::into_inner),
-        }
+        sync::wait(&self.wakeup, queue, until)
     }
 
     fn write(&self) {
@@ -181,7 +175,7 @@ impl Shared {
         match written {
             Ok(()) if pod.edition == edition => drop(queue.pods.remove(uid)),
             Ok(()) => {}
-            Err(_) if pod.edition == edition => pod.at = now + pod.backoff.next_delay(),
+            Err(_) if pod.edition == edition => pod.at = pod.backoff.failed(now, random::fraction()),
             Err(_) => {}
         }
     }
@@ -192,6 +186,7 @@ fn report(queue: &mut Queue, failure: Option<&Error>) {
     let now = clock::now();
     match failure {
         Some(_) if queue.over => {}
+        // Pods' names are in the text: the kind of the failure tells one cause from another.
         Some(e) => {
             if queue.trouble.failed(&format!("{:?}", e.kind()), now).is_some() {
                 log::warn!("a pod's annotation cannot be written; trying again: {e}");

@@ -145,7 +145,7 @@ struct Known {
 
 impl Files {
     fn new(path: PathBuf) -> Self {
-        Files { path, known: BTreeMap::new(), listed: false, trouble: Repeat::new(Duration::MAX) }
+        Files { path, known: BTreeMap::new(), listed: false, trouble: Repeat::once() }
     }
 
     /// Reads what has changed. Returns how long to wait before reading again, if a file may be half written. Fails
@@ -171,7 +171,7 @@ impl Files {
                 hash: None,
                 objects: Objects::default(),
                 unread: None,
-                trouble: Repeat::new(Duration::MAX),
+                trouble: Repeat::once(),
             });
             if read.is_err() {
                 known.hash = None;

@@ -9,21 +9,21 @@ use super::execute::open_netns;
 use crate::cni::event::{AddEvent, AttachmentEvent, Failure, GcEvent, code};
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::server::{self, Response, Unread};
-use crate::logging::{self, Repeat};
+use crate::logging::{self, News, Repeat};
 use crate::metrics;
 use crate::pod::types::PodName;
 use crate::sys::exchange::Exchange;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::Netns;
 use crate::sys::unix::{Connection, Listener, SocketType};
-use crate::sys::{clock, thread};
+use crate::sys::{clock, sync, thread};
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -180,13 +180,8 @@ fn server(
 
 /// Says a trouble of the socket once while it lasts.
 fn report(trouble: &mut Repeat, name: &str, result: &Result<()>) {
-    match result {
-        Ok(()) => drop(trouble.worked(clock::now())),
-        Err(e) => {
-            if let Some(times) = trouble.failed(&e.to_string(), clock::now()) {
-                log::warn!(times = times; "{name}: {e}");
-            }
-        }
+    if let News::Failing(e, times) = trouble.note(result, clock::now()) {
+        log::warn!(times = times; "{name}: {e}");
     }
 }
 
@@ -213,7 +208,7 @@ struct Place {
 impl Places {
     /// Waits until there is room, at most `timeout`; cuts off the slowest sender if there is none.
     fn make_room(&self, timeout: Duration) -> bool {
-        let taken = lock(&self.taken);
+        let taken = sync::lock(&self.taken);
         if taken.connections.len() < MOST {
             return true;
         }
@@ -221,12 +216,11 @@ impl Places {
             slowest.shutdown();
         }
         let full = |taken: &mut Taken| taken.connections.len() >= MOST;
-        let waited = self.freed.wait_timeout_while(taken, timeout, full);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        sync::wait_while(&self.freed, taken, timeout, full).connections.len() < MOST
     }
 
     fn take(self: &Arc<Self>, connection: &Arc<Connection>) -> Place {
-        let mut taken = lock(&self.taken);
+        let mut taken = sync::lock(&self.taken);
         taken.last += 1;
         let number = taken.last;
         taken.connections.push((number, Arc::clone(connection), true));
@@ -237,7 +231,7 @@ impl Places {
 impl Place {
     /// The request has arrived: the connection now waits for us.
     fn complete(&self) {
-        let mut taken = lock(&self.places.taken);
+        let mut taken = sync::lock(&self.places.taken);
         if let Some(connection) = taken.connections.iter_mut().find(|(number, ..)| *number == self.number) {
             connection.2 = false;
         }
@@ -246,13 +240,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        lock(&self.places.taken).connections.retain(|(number, ..)| *number != self.number);
+        sync::lock(&self.places.taken).connections.retain(|(number, ..)| *number != self.number);
         self.places.freed.notify_one();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads a request, has it answered, writes the answer.

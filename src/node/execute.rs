@@ -16,19 +16,19 @@ use crate::dataplane::host::Host;
 use crate::dataplane::inpod::{self, InPod};
 use crate::dataplane::procfs::{self, Wanted};
 use crate::error::{Error, Kind, Result};
-use crate::logging::Repeat;
+use crate::logging::{News, Repeat};
 use crate::pod::redirection::Redirection;
 use crate::rules::inpod::Settings;
 use crate::rules::program::Program;
 use crate::rules::sidecar;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::{Netns, NetnsId};
-use crate::sys::{clock, netlink, thread};
+use crate::sys::{clock, netlink, sync, thread};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// So many pods are worked on at the same time.
@@ -101,7 +101,7 @@ impl Context {
 
     /// The programmer of pod namespaces; the firewall backend is found on the first call that succeeds.
     pub fn programmer(&self) -> Result<Arc<InPod>> {
-        let mut programmer = lock(&self.programmer);
+        let mut programmer = sync::lock(&self.programmer);
         if let Some(known) = programmer.as_ref() {
             return Ok(Arc::clone(known));
         }
@@ -193,17 +193,11 @@ impl Workers {
 
     /// Makes successors of those that have ended. To be called now and then: there may be no thread to be had.
     pub fn renew(&mut self) {
-        match self.fill() {
-            Ok(()) => {
-                if let Some(past) = self.trouble.worked(clock::now()) {
-                    log::warn!(tries = past.times; "there are threads for work on pods again");
-                }
-            }
-            Err(e) => {
-                if let Some(times) = self.trouble.failed(&e.to_string(), clock::now()) {
-                    log::error!(times = times; "work on pods waits for a thread; trying again: {e}");
-                }
-            }
+        let filled = self.fill();
+        match self.trouble.note(&filled, clock::now()) {
+            News::Failing(e, times) => log::error!(times = times; "work on pods waits for a thread; trying again: {e}"),
+            News::Over(past) => log::warn!(tries = past.times; "there are threads for work on pods again"),
+            News::Nothing => {}
         }
         self.hand_out();
     }
@@ -256,10 +250,6 @@ impl Crew {
             place.worker = Worker::Busy(id);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn perform(context: &Context, work: Work) -> Outcome {
@@ -338,7 +328,7 @@ fn note(context: &Context, uid: &str, record: Option<Record>) -> Result<Option<R
         None => context.memory.forget(uid),
     };
     let now = clock::now();
-    let mut trouble = lock(&context.trouble);
+    let mut trouble = sync::lock(&context.trouble);
     match &done {
         Ok(()) => {
             if let Some(past) = trouble.worked(now) {

@@ -7,12 +7,13 @@ use super::event::{Answer, Event, ReplyTo, Request};
 use super::watchdog::Watchdog;
 use crate::error::{Context, Result};
 use crate::http::server::{self, Response, Unread};
+use crate::logging::Repeat;
 use crate::metrics;
-use crate::sys::{clock, thread};
+use crate::sys::{clock, sync, thread};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Between tries to get a port.
@@ -94,7 +95,7 @@ fn serve(
 
 /// Gets the port, however long that takes.
 fn bind_at_last(what: &'static str, option: &str, port: u16, inbox: &Sender<Event>) -> TcpListener {
-    let mut said = String::new();
+    let mut trouble = Repeat::once();
     loop {
         let error = match bind(port).with_context(|| format!("listen on TCP port {port} ({option})")) {
             Ok(listener) => {
@@ -104,10 +105,9 @@ fn bind_at_last(what: &'static str, option: &str, port: u16, inbox: &Sender<Even
             }
             Err(error) => error.to_string(),
         };
-        if said != error {
+        if trouble.failed(&error, clock::now()).is_some() {
             log::error!("{error}; trying again every {} s", RETRY.as_secs());
-            let _ = inbox.send(Event::Condition(what, Some(error.clone())));
-            said = error;
+            let _ = inbox.send(Event::Condition(what, Some(error)));
         }
         clock::sleep(RETRY);
     }
@@ -126,7 +126,7 @@ type Open = Arc<Mutex<Vec<Arc<TcpStream>>>>;
 
 fn start(stream: TcpStream, open: &Open, answer: &Arc<impl Fn(&str) -> Option<Response> + Send + Sync + 'static>) {
     let stream = Arc::new(stream);
-    let mut all = open.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = sync::lock(open);
     match all.len() {
         // Those that were cut are still leaving.
         n if n >= 2 * MOST => return,
@@ -148,7 +148,7 @@ struct Leave(Open, Arc<TcpStream>);
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, &self.1));
+        sync::lock(&self.0).retain(|other| !Arc::ptr_eq(other, &self.1));
     }
 }
 

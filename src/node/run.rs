@@ -15,11 +15,10 @@ use crate::install::{self, Keeper};
 use crate::logging::Repeat;
 use crate::metrics;
 use crate::sys::file::{self, Lock, Mode};
-use crate::sys::{clock, thread};
+use crate::sys::{clock, random, thread};
 use crate::zds::server::{self as zds, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -204,7 +203,7 @@ impl Agent {
         let workers = Workers::start(&workspace, watchdog, inbox)?;
         let (source, published) = Source::start(options, inbox)?;
         let usual = config.settings.usual();
-        let state = State::new(config, records, published, Box::new(jitter), clock::now());
+        let state = State::new(config, records, published, Box::new(random::fraction), clock::now());
         let warm = Arc::clone(&workspace);
         thread::spawn("warm-up", move || {
             if let Err(e) = warm.warm_up(&usual) {
@@ -225,7 +224,7 @@ impl Agent {
             ambient,
             inbox: inbox.clone(),
             look: clock::now(),
-            trouble: Repeat::new(Duration::MAX),
+            trouble: Repeat::once(),
         })
     }
 
@@ -323,9 +322,4 @@ impl Agent {
             }
         }
     }
-}
-
-/// A number in 0..1 that nobody can foresee.
-fn jitter() -> f64 {
-    f64::from(RandomState::new().build_hasher().finish() as u32) / f64::from(u32::MAX)
 }

@@ -1,8 +1,8 @@
 //! Whether the main threads make progress: each notes when it begins a piece of work and when it is done with it.
 
-use crate::sys::clock;
+use crate::sys::{clock, sync};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The threads that are watched. Clones are the same.
@@ -36,14 +36,14 @@ impl Watchdog {
     /// Watches a thread: no piece of its work takes longer than `limit`.
     pub fn watch(&self, name: &str, limit: Duration) -> Heartbeat {
         let watched = Arc::new(Watched { name: name.to_owned(), limit, since: AtomicU64::new(0) });
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&watched));
+        sync::lock(&self.threads).push(Arc::clone(&watched));
         Heartbeat { begin: self.begin, watched }
     }
 
     /// The threads that are stuck, one clause each.
     pub fn stuck(&self) -> Vec<String> {
         let now = milliseconds(self.begin);
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = sync::lock(&self.threads);
         let late = threads.iter().filter_map(|thread| {
             let since = thread.since.load(Ordering::Relaxed).checked_sub(1)?;
             let busy = Duration::from_millis(now.saturating_sub(since));

@@ -3,8 +3,8 @@
 //! One writer thread a file, off the path of everything: it takes all changes that have come and writes once. A failure
 //! is logged once and tried again until it works.
 
-use crate::error::{Error, Result};
-use crate::logging::Repeat;
+use crate::error::Result;
+use crate::logging::{News, Repeat};
 use crate::sys::file::{self, Mode};
 use crate::sys::{clock, thread};
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl<C: Content> Drop for Writer<C> {
 }
 
 fn write<C: Content>(path: &Path, mut content: C, changes: &Receiver<C::Change>) {
-    let mut trouble = Repeat::new(Duration::MAX);
+    let mut trouble = Repeat::once();
     let mut pending = true;
     loop {
         let change = if pending { changes.recv_timeout(RETRY) } else { changes.recv().map_err(Into::into) };
@@ -82,7 +82,7 @@ fn write<C: Content>(path: &Path, mut content: C, changes: &Receiver<C::Change>)
                 // Takes no space. What it says if this fails as well was said before.
                 let _ = file::remove(path);
             }
-            report(C::WHAT, &mut trouble, written.err());
+            report(C::WHAT, &mut trouble, written);
         }
         if over {
             return;
@@ -91,19 +91,11 @@ fn write<C: Content>(path: &Path, mut content: C, changes: &Receiver<C::Change>)
 }
 
 /// Says it once when writing fails, and once when it works again.
-fn report(what: &str, trouble: &mut Repeat, failure: Option<Error>) {
-    let now = clock::now();
-    match failure {
-        Some(e) => {
-            if trouble.failed(&e.to_string(), now).is_some() {
-                log::error!("{what} is not on disk; trying again: {e}");
-            }
-        }
-        None => {
-            if let Some(past) = trouble.worked(now) {
-                log::warn!(tries = past.times; "{what} is on disk again");
-            }
-        }
+fn report(what: &str, trouble: &mut Repeat, written: Result<()>) {
+    match trouble.note(&written, clock::now()) {
+        News::Failing(e, _) => log::error!("{what} is not on disk; trying again: {e}"),
+        News::Over(past) => log::warn!(tries = past.times; "{what} is on disk again"),
+        News::Nothing => {}
     }
 }
 

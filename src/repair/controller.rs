@@ -6,8 +6,10 @@
 //! misconfiguration cannot sweep a node.
 
 use super::Options;
+use crate::logging::Repeat;
 use crate::metrics;
 use crate::pod::types::{Pod, PodName};
+use crate::sys::backoff::Backoff;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -143,10 +145,9 @@ struct Case {
     busy: bool,
     /// It is not broken any more, as far as we are told.
     over: bool,
-    /// Times that what was done did not help.
-    tries: u32,
-    /// The last trouble that was told.
-    told: Option<String>,
+    /// Each time that what was done did not help is a failure.
+    pauses: Backoff,
+    trouble: Repeat,
     /// It waits for the next deletion that is allowed.
     held: bool,
     /// The version that was to be deleted, and that the pod is not in any more.
@@ -192,8 +193,8 @@ impl Controller {
                 at: Some(now),
                 busy: false,
                 over: false,
-                tries: 0,
-                told: None,
+                pauses: Backoff::new(PAUSE.0, PAUSE.1),
+                trouble: Repeat::once(),
                 held: false,
                 outdated: None,
             };
@@ -207,7 +208,6 @@ impl Controller {
             case.run.clone_from(&failure.run);
             if case.at.is_none() && !case.busy {
                 // What was done did not help; or what failed had begun before it was done.
-                case.tries = case.tries.saturating_add(1);
                 case.retry(self.options.delete, now);
             }
         }
@@ -290,7 +290,7 @@ impl Controller {
                 let message =
                     format!("pod detected as broken: it started without traffic redirection; {}", remedy.done());
                 log::info!(uid = uid, pod:% = case.pod; "{message}");
-                case.told = None;
+                case.trouble.worked(now);
                 Some(case.notice(remedy, remedy != Remedy::Repair, message))
             }
             End::Outdated => {
@@ -301,14 +301,13 @@ impl Controller {
             }
             End::Failed(why) => {
                 count("fail");
-                case.tries = case.tries.saturating_add(1);
-                let notice = case.trouble(uid, remedy, &why);
+                let notice = case.trouble(uid, remedy, &why, now);
                 case.retry(self.options.delete, now);
                 notice
             }
             End::Hopeless(why) => {
                 count("fail");
-                let notice = case.trouble(uid, remedy, &why);
+                let notice = case.trouble(uid, remedy, &why, now);
                 if self.options.delete && remedy == Remedy::Repair {
                     case.remedy = Remedy::Delete;
                     case.at = Some(now);
@@ -317,7 +316,7 @@ impl Controller {
             }
             End::Refused(why) => {
                 count("skip");
-                case.trouble(uid, remedy, &why)
+                case.trouble(uid, remedy, &why, now)
             }
         };
         if case.over {
@@ -348,10 +347,10 @@ impl Case {
 
     /// The next try, after a pause; of another kind where this one was tried often enough.
     fn retry(&mut self, delete: bool, now: Instant) {
-        let pause = PAUSE.0.saturating_mul(1 << self.tries.saturating_sub(1).min(16)).min(PAUSE.1);
-        self.at = Some(now + pause);
-        if self.remedy == Remedy::Repair && self.tries >= TRIES && delete {
-            log::warn!(pod:% = self.pod; "{} tries to repair it did not help; it is deleted", self.tries);
+        self.at = Some(self.pauses.failed(now, 0.0));
+        let tries = self.pauses.failures();
+        if self.remedy == Remedy::Repair && tries >= TRIES && delete {
+            log::warn!(pod:% = self.pod; "{tries} tries to repair it did not help; it is deleted");
             self.remedy = Remedy::Delete;
             self.at = Some(now);
         }
@@ -362,14 +361,13 @@ impl Case {
     }
 
     /// Says what is wrong: once while it stays the same.
-    fn trouble(&mut self, uid: &str, remedy: Remedy, why: &str) -> Option<Notice> {
+    fn trouble(&mut self, uid: &str, remedy: Remedy, why: &str, now: Instant) -> Option<Notice> {
         let message = format!("pod detected as broken, but failed to {}: {why}", remedy.infinitive());
-        if self.told.as_ref() == Some(&message) {
+        if self.trouble.failed(&message, now).is_none() {
             log::debug!(uid = uid, pod:% = self.pod; "{message}");
             return None;
         }
         log::warn!(uid = uid, pod:% = self.pod; "{message}");
-        self.told = Some(message.clone());
         Some(self.notice(remedy, true, message))
     }
 }

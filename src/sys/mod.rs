@@ -1,6 +1,7 @@
 //! One door per effect on the machine. Nothing outside this folder spawns a process or a thread, reads the
 //! environment or the clock, writes a file or enters a namespace (clippy's `disallowed-methods` holds the doors shut).
 
+pub mod backoff;
 pub mod clock;
 pub mod exchange;
 pub mod exec;
@@ -11,6 +12,8 @@ pub mod logfile;
 pub mod mount;
 pub mod netlink;
 pub mod netns;
+pub mod random;
+pub mod sync;
 pub mod tcp;
 pub mod thread;
 pub mod unix;

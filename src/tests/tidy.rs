@@ -30,8 +30,9 @@ const PURE_FLOOR: usize = 1;
 /// Macros that the crate's root exports.
 const MACROS: [&str; 1] = ["invalid"];
 
-const DEPENDENCIES: [&str; 15] = [
+const DEPENDENCIES: [&str; 16] = [
     "base64",
+    "env_logger",
     "granit-parser",
     "httparse",
     "inotify",

@@ -12,15 +12,16 @@ use super::session::Session;
 use super::wakeup::{Wakeup, Woken};
 use super::wire;
 use crate::error::{Context, Error, Result};
+use crate::logging::{News, Repeat};
 use crate::sys::file::{self, Mode};
 use crate::sys::netns::Netns;
 use crate::sys::unix::{Listener, SocketType};
-use crate::sys::{clock, thread};
+use crate::sys::{clock, sync, thread};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -212,7 +213,7 @@ impl std::fmt::Debug for Server {
 
 impl Shared {
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.sessions)
     }
 
     fn stopping(&self) -> bool {
@@ -265,20 +266,16 @@ struct Acceptor {
 
 impl Acceptor {
     fn run(mut self) {
-        let mut failing = false;
+        let mut trouble = Repeat::new(LOG_WINDOW);
         while !self.shared.stopping() {
-            match self.accept() {
-                Ok(false) => continue,
-                Ok(true) if failing => {
-                    failing = false;
-                    log::info!("the ztunnel socket accepts connections again");
-                }
-                Ok(true) => {}
-                Err(e) if failing => log::debug!("ztunnel socket: {e}"),
-                Err(e) => {
-                    failing = true;
-                    log::warn!("ztunnel socket: {e}");
-                }
+            let accepted = self.accept();
+            if matches!(accepted, Ok(false)) {
+                continue;
+            }
+            match trouble.note(&accepted, clock::now()) {
+                News::Failing(e, times) => log::warn!(times = times; "ztunnel socket: {e}"),
+                News::Over(_) => log::info!("the ztunnel socket accepts connections again"),
+                News::Nothing => {}
             }
             self.pause();
         }

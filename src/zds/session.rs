@@ -9,11 +9,11 @@ use super::wire;
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::sys::unix::Connection;
-use crate::sys::{clock, fd};
+use crate::sys::{clock, fd, sync};
 use std::collections::VecDeque;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Requests that may wait on one connection besides its snapshot. A node has a few hundred pods; a ztunnel with
@@ -118,7 +118,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.waiting)
     }
 
     fn next(&self) -> Result<Next> {
