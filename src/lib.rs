@@ -28,7 +28,7 @@
 //! | 4 | `main` the one front door; [`cli`] argv to command; [`config`] strings to each room's own `Options` |
 //! | 3 | [`node`] decides, and owns all mutable state |
 //! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`repair`] pods that started before the plugin was there; [`zds`] serving ztunnel; [`kube`] the Kubernetes API |
-//! | 1 | [`pod`] what a pod is and whether we want it; [`rules`] what the packet filter should say. Pure: no clock, no environment, no files |
+//! | 1 | [`pod`] what a pod is and whether we want it; [`rules`] what the packet filter should say; [`certificate`] keys, requests, chains and roots. Pure: no clock, no environment, no files |
 //! | 0 | [`sys`] one door per effect; [`http`] HTTP/1.1 over any stream; [`error`]; [`logging`]; [`metrics`] |
 //!
 //! Where to begin reading: [`pod::decision::decide`] for who is in the mesh, [`rules::inpod`] for what is programmed,
@@ -54,6 +54,7 @@
 //! - **Every wait is bounded**, every program has a deadline, no lock is held across I/O.
 //! - **Safe against kill -9.** The next start converges to the same state from what the kernel and the files say.
 
+pub mod certificate;
 pub mod cli;
 pub mod cni;
 pub mod config;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// What a room may import: rooms of floors below its own, and of its own floor those that [`NEIGHBOURS`] says.
 const FLOORS: [&[&str]; 5] = [
     &["error", "logging", "metrics", "sys", "http"],
-    &["pod", "rules"],
+    &["certificate", "pod", "rules"],
     &["cni", "install", "repair", "dataplane", "kube", "zds"],
     &["node"],
     &["main", "cli", "config"],

@@ -5,6 +5,7 @@
 //! after being written again says the same; sizes stay within their bounds; what others wrote survives.
 
 mod agent;
+mod certificate;
 mod cni;
 mod http;
 mod install;
@@ -20,10 +21,12 @@ pub type Property = fn(&[u8]);
 /// Every property, by the name of its fuzz target.
 pub const ALL: &[(&str, Property)] = &[
     ("agent", agent::agent),
+    ("certificate", certificate::certificate),
     ("cni", cni::cni),
     ("conflist", install::conflist),
     ("http_request", http::request),
     ("http_response", http::response),
+    ("key_pair", certificate::key_pair),
     ("kube", kube::kube),
     ("kubeconfig", kube::kubeconfig),
     ("legacy_table", kernel::legacy_table),
