@@ -104,6 +104,11 @@ impl PrivateKey {
         Ok(PrivateKey { algorithm, traditional, pkcs8, public })
     }
 
+    /// What kind of key it is.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
     /// SubjectPublicKeyInfo, DER.
     pub fn public_key(&self) -> &[u8] {
         &self.public

@@ -197,14 +197,12 @@ mod tests {
 
     #[test]
     fn keys_are_valid() {
-        for bits in [2048, 3072] {
-            let key = generate(bits, &mut random).unwrap();
-            let pair = ring::signature::RsaKeyPair::from_der(&key).unwrap();
-            assert_eq!(pair.public().modulus_len() * 8, bits);
-            // Signing checks that the numbers of the key belong together.
-            let mut signature = vec![0; bits / 8];
-            pair.sign(&ring::signature::RSA_PKCS1_SHA256, &SystemRandom::new(), b"x", &mut signature).unwrap();
-        }
+        let key = generate(2048, &mut random).unwrap();
+        let pair = ring::signature::RsaKeyPair::from_der(&key).unwrap();
+        assert_eq!(pair.public().modulus_len(), 256);
+        // Signing checks that the numbers of the key belong together.
+        let mut signature = vec![0; 256];
+        pair.sign(&ring::signature::RSA_PKCS1_SHA256, &SystemRandom::new(), b"x", &mut signature).unwrap();
         for bits in [0, 1024, 2047, 2049, 8192] {
             assert!(generate(bits, &mut random).is_err(), "{bits}");
         }

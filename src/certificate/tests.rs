@@ -10,9 +10,13 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 use ring::rand::SystemRandom;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::SystemTime;
 
-const ALL: [Algorithm; 3] = [Algorithm::Rsa(2048), Algorithm::P256, Algorithm::P384];
+/// One key of each kind; that of RSA takes seconds in a debug build.
+static KEYS: LazyLock<[PrivateKey; 3]> =
+    LazyLock::new(|| [key(Algorithm::Rsa(2048)), key(Algorithm::P256), key(Algorithm::P384)]);
+
 const URI: &str = "spiffe://cluster.local/ns/shop/sa/web";
 
 /// What openssl prints; it must end well.
@@ -34,8 +38,8 @@ fn key(algorithm: Algorithm) -> PrivateKey {
 
 #[test]
 fn keys_are_those_that_openssl_writes() {
-    for algorithm in ALL {
-        let key = key(algorithm);
+    for key in &*KEYS {
+        let algorithm = key.algorithm();
         let (traditional, pkcs8) = (key.to_pem(Form::Traditional), key.to_pem(Form::Pkcs8));
         let rsa = matches!(algorithm, Algorithm::Rsa(_));
         let form = if rsa { ["rsa", "-traditional"].as_slice() } else { &["ec"] };
@@ -52,10 +56,10 @@ fn keys_are_those_that_openssl_writes() {
 
 #[test]
 fn requests_are_as_authorities_want_them() {
-    for algorithm in ALL {
-        let request = csr::request(&key(algorithm), URI, &SystemRandom::new()).unwrap();
+    for key in &*KEYS {
+        let request = csr::request(key, URI, &SystemRandom::new()).unwrap();
         let text = openssl(&["req", "-verify", "-noout", "-text"], request.as_bytes());
-        let signature = match algorithm {
+        let signature = match key.algorithm() {
             Algorithm::Rsa(_) => "sha256WithRSAEncryption",
             Algorithm::P256 => "ecdsa-with-SHA256",
             Algorithm::P384 => "ecdsa-with-SHA384",
