@@ -6,17 +6,17 @@ use super::look::{Kernel, Part, Scope};
 use super::own::{self, Own};
 use super::probe_set;
 use super::visit::{Ipv6, Visit, Wanted};
-use super::xtables::{Programs, Variant, lock_file};
+use super::xtables::{Programs, Variant};
 use crate::error::{Context, Error, Result};
 use crate::rules::diff::{Expected, Leftovers, Preceding};
 use crate::rules::nftables;
 use crate::rules::program::{Program, Purpose};
 use crate::rules::render::restore;
 use crate::rules::ruleset::RuleSet;
-use crate::sys::exec::{self, Join};
+use crate::sys::exec;
 use crate::sys::file;
 use crate::sys::netlink::Family;
-use crate::sys::netns::Netns;
+use crate::sys::netns::{Netns, Owner};
 use crate::sys::sync;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -74,7 +74,7 @@ pub struct Engine {
     own_ipv6: OnceLock<Result<(), String>>,
     lock_dir: PathBuf,
     /// The newest last. A list: there are few, and to hash a program takes longer than to compare it with these.
-    references: Mutex<Vec<(Program, Arc<Reference>)>>,
+    references: Mutex<Vec<(Backend, Program, Arc<Reference>)>>,
 }
 
 /// What is not as it should be, one clause each.
@@ -111,8 +111,7 @@ impl Engine {
 
     fn on(kernel: Kernel, options: Options, host: &Netns) -> Result<Self> {
         let Options { force_variant, lock_dir, program_dir, native_nftables } = options;
-        // Programs that run as another user pass through it.
-        file::create_dir_all(&lock_dir, file::Mode(0o711))?;
+        file::create_dir_all(&lock_dir, file::Mode(0o700))?;
         let firewall = Firewall::new(program_dir, lock_dir.join("detect"));
         let native =
             if native_nftables { takes_own_tables(kernel, Family::V4) } else { Err(Error::new("not asked for")) };
@@ -145,7 +144,11 @@ impl Engine {
 
     /// Whether IPv6 can be programmed; the error says why not.
     pub fn ipv6(&self) -> Result<()> {
-        match self.backend {
+        self.ipv6_by(self.backend)
+    }
+
+    fn ipv6_by(&self, backend: Backend) -> Result<()> {
+        match backend {
             Backend::Iptables(variant) => self.firewall.programs(variant)?.ipv6(),
             Backend::Nftables => {
                 let tried =
@@ -157,7 +160,7 @@ impl Engine {
 
     /// Whether this kernel takes the program: tried in a namespace that is thrown away.
     pub fn supports(&self, program: &Program) -> Result<()> {
-        self.reference(program).map(drop)
+        self.reference(self.backend, program).map(drop)
     }
 
     /// Brings the namespace to the program: looks, writes only what differs, verifies. On failure what was put in is
@@ -247,13 +250,20 @@ impl Engine {
         leftovers: Leftovers,
         work: impl FnOnce(&Visit<'_>, &Wanted<'_>) -> Result<T> + Send,
     ) -> Result<T> {
+        let visit = self.visitor(netns, program, Scope::of(program.purpose), leftovers)?;
+        let backend = visit.backend;
         // Tables of our own are of both families.
         let v4 = || program.clone().without(Family::V6);
-        let reference = match self.backend {
-            Backend::Nftables if self.ipv6().is_err() => self.reference(&v4())?,
-            _ => self.reference(program)?,
+        let reference = match backend {
+            Backend::Nftables if self.ipv6_by(backend).is_err() => self.reference(backend, &v4()),
+            _ => self.reference(backend, program),
         };
-        let visit = self.visitor(netns, program, Scope::of(program.purpose), leftovers)?;
+        let reference = if backend == self.backend {
+            reference?
+        } else {
+            reference
+                .context("the user namespace of this pod (hostUsers: false) takes these rules from nf_tables only")?
+        };
         netns.enter(|| {
             if Ipv6::here()? == Ipv6::On {
                 if program.programs(Family::V6) {
@@ -262,17 +272,17 @@ impl Engine {
                         Purpose::Ambient => ", or set --ambient-ipv6=false",
                         Purpose::Sidecar | Purpose::Host => "",
                     };
-                    let lacks = match self.backend {
+                    let lacks = match backend {
                         Backend::Iptables(_) => "ip6tables with the kernel modules it needs",
                         Backend::Nftables => "a kernel that can do it",
                     };
-                    self.ipv6().with_context(|| format!("there is IPv6: give this node {lacks}{remedy}"))?;
+                    self.ipv6_by(backend).with_context(|| format!("there is IPv6: give this node {lacks}{remedy}"))?;
                 }
                 return work(&visit, &Wanted::of(&reference));
             }
-            let reference = match self.backend {
+            let reference = match backend {
                 Backend::Iptables(_) => reference,
-                Backend::Nftables => self.reference(&v4())?,
+                Backend::Nftables => self.reference(backend, &v4())?,
             };
             let mut wanted = Wanted::of(&reference);
             wanted.families.remove(&Family::V6);
@@ -289,43 +299,44 @@ impl Engine {
     ) -> Result<Visit<'a>> {
         // Named by the inode: these are reused, so the files do not pile up.
         let lock = self.lock_dir.join(netns.id().ino.to_string());
-        let join = match netns.foreign_user_ns()? {
-            None => None,
-            Some(user_ns) => {
-                // Another user's process takes the lock, and cannot make the file.
-                for family in [Family::V4, Family::V6] {
-                    file::replace_volatile(&lock_file(&lock, family), b"", file::Mode(0o644))?;
-                }
-                Some(Join { user_ns: Arc::new(user_ns), netns: Arc::new(netns.try_clone()?) })
-            }
-        };
-        let (firewall, backend, kernel) = (&self.firewall, self.backend, self.kernel);
-        Ok(Visit { firewall, backend, kernel, program, scope, leftovers, lock, join })
+        let (firewall, backend, kernel) = (&self.firewall, self.backend_in(netns, program)?, self.kernel);
+        Ok(Visit { firewall, backend, kernel, program, scope, leftovers, lock })
+    }
+
+    /// Where the rules of a program go in this namespace. From iptables the kernel takes owner matches only inside the
+    /// user namespace that owns it, and whoever is root there could stop, trace and search such a process. So no
+    /// process of ours enters one: where it would have to, the rules go into tables of our own, over netlink.
+    fn backend_in(&self, netns: &Netns, program: &Program) -> Result<Backend> {
+        match self.backend {
+            Backend::Iptables(_) if program.matches_owners() && netns.owner()? != Owner::Own => Ok(Backend::Nftables),
+            backend => Ok(backend),
+        }
     }
 
     /// What the kernel should show: loaded once into a namespace that is thrown away.
-    fn reference(&self, program: &Program) -> Result<Arc<Reference>> {
+    fn reference(&self, backend: Backend, program: &Program) -> Result<Arc<Reference>> {
         /// Settings differ by few switches, but interface names and ranges come from pods.
         const MOST: usize = 64;
-        if let Some((_, known)) = self.references().iter().find(|(of, _)| of == program) {
+        if let Some((.., known)) = self.references().iter().find(|(by, of, _)| *by == backend && of == program) {
             return Ok(Arc::clone(known));
         }
-        let made = Arc::new(self.make_reference(program).context("load the rules into an empty network namespace")?);
+        let made =
+            Arc::new(self.make_reference(backend, program).context("load the rules into an empty network namespace")?);
         let mut references = self.references();
         if references.len() >= MOST {
             references.remove(0);
         }
-        references.push((program.clone(), Arc::clone(&made)));
+        references.push((backend, program.clone(), Arc::clone(&made)));
         Ok(made)
     }
 
-    fn references(&self) -> MutexGuard<'_, Vec<(Program, Arc<Reference>)>> {
+    fn references(&self) -> MutexGuard<'_, Vec<(Backend, Program, Arc<Reference>)>> {
         sync::lock(&self.references)
     }
 
-    fn make_reference(&self, program: &Program) -> Result<Reference> {
+    fn make_reference(&self, backend: Backend, program: &Program) -> Result<Reference> {
         let scratch = Netns::scratch()?;
-        match self.backend {
+        match backend {
             Backend::Iptables(variant) => self.loaded_by_iptables(program, variant, &scratch),
             Backend::Nftables => {
                 let tables = nftables::tables(program.purpose, &program.rules);
@@ -385,7 +396,7 @@ fn reserve(netns: &Netns) -> Result<Option<File>> {
 /// Takes out what a failed attempt left, and keeps its error.
 fn undo(visit: &Visit<'_>, error: Error) -> Error {
     let program = visit.program.clone().emptied();
-    let visit = Visit { program: &program, lock: visit.lock.clone(), join: visit.join.clone(), ..*visit };
+    let visit = Visit { program: &program, lock: visit.lock.clone(), ..*visit };
     match visit.remove() {
         Ok(()) => error,
         Err(left) => {

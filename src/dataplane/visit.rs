@@ -11,7 +11,7 @@ use crate::rules::diff::{Expected, Found, Leftovers, Preceding, has_chain_of, pl
 use crate::rules::program::{Effect, Program};
 use crate::rules::ruleset::TableName;
 use crate::rules::sidecar::Traces;
-use crate::sys::exec::{self, Join};
+use crate::sys::exec;
 use crate::sys::file;
 use crate::sys::netlink::attributes::family_number;
 use crate::sys::netlink::{self, Family, LocalRoute, MarkRule};
@@ -138,8 +138,6 @@ pub struct Visit<'a> {
     pub leftovers: Leftovers,
     /// Path of the namespace's lock files.
     pub lock: PathBuf,
-    /// The user namespace to which the network namespace belongs, if that is not ours.
-    pub join: Option<Join>,
 }
 
 impl Visit<'_> {
@@ -349,7 +347,7 @@ impl Visit<'_> {
             let programs = self.firewall.programs(variant);
             match programs.and_then(|programs| programs.restore(family, input, &self.lock)) {
                 Ok(command) => {
-                    commands.push(exec::Command { join: self.join.clone(), ..command });
+                    commands.push(command);
                     of.push((variant, family));
                 }
                 Err(e) => failures.push(e),

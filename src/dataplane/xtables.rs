@@ -141,7 +141,7 @@ impl Programs {
 }
 
 /// The lock file of a family, given the path of a namespace's lock files.
-pub fn lock_file(lock: &Path, family: Family) -> PathBuf {
+fn lock_file(lock: &Path, family: Family) -> PathBuf {
     lock.with_extension(if family == Family::V4 { "ipv4" } else { "ipv6" })
 }
 

@@ -95,6 +95,11 @@ impl Program {
         self
     }
 
+    /// Whether a rule asks whose process sends.
+    pub fn matches_owners(&self) -> bool {
+        self.rules.iter().any(RuleSet::matches_owners)
+    }
+
     /// Whether there are rules for a family.
     pub fn programs(&self, family: Family) -> bool {
         self.rules.iter().any(|set| set.family == family && !set.tables.is_empty())

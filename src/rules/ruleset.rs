@@ -20,8 +20,18 @@ pub struct RuleSet {
 impl RuleSet {
     /// Whether a rule asks for an address in an ipset, without which the kernel does not take it.
     pub fn uses_a_set(&self) -> bool {
-        let rules = self.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
-        rules.flat_map(|rule| &rule.matches).any(|one| matches!(one.test, Test::DestinationSet(_)))
+        self.rules().flat_map(|rule| &rule.matches).any(|one| matches!(one.test, Test::DestinationSet(_)))
+    }
+
+    /// Whether a rule asks for the user or the group of the process that sends.
+    pub fn matches_owners(&self) -> bool {
+        let mut tests = self.rules().flat_map(|rule| &rule.matches).map(|one| &one.test);
+        tests.any(|test| matches!(test, Test::User(_) | Test::Group(_)))
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &Rule> {
+        let chains = self.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
+        chains.chain(self.tables.iter().flat_map(|table| &table.hooks).map(|hook| &hook.rule))
     }
 }
 

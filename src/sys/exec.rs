@@ -5,7 +5,6 @@
 //! environment is empty but for what the command names. A deadline kills and reaps.
 
 use crate::error::{Context, Error, Kind, Result};
-use crate::sys::netns::Netns;
 use crate::sys::{clock, fd, ffi};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -21,7 +20,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most a program may write to standard output.
@@ -48,18 +46,6 @@ pub struct Command {
     pub stdin: Vec<u8>,
     /// From spawn to exit; then SIGKILL.
     pub deadline: Duration,
-    /// Become root of this user namespace, then enter this network namespace, before the program starts (see
-    /// [`Netns::foreign_user_ns`]). The network namespace of the calling thread otherwise.
-    pub join: Option<Join>,
-}
-
-/// A user namespace and a network namespace that it owns.
-#[derive(Debug, Clone)]
-pub struct Join {
-    /// The user namespace.
-    pub user_ns: Arc<OwnedFd>,
-    /// The network namespace.
-    pub netns: Arc<Netns>,
 }
 
 /// What a program that ended with status 0 wrote.
@@ -165,7 +151,6 @@ impl<'a> Running<'a> {
             args: &args,
             env: &env,
             stdio: [stdin_read.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()],
-            join: command.join.as_ref().map(|join| (join.user_ns.as_fd(), join.netns.as_fd())),
         })?;
         let mut running = Running {
             pid,

@@ -82,6 +82,22 @@ pub fn ns_user(ns: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(Errno::result(libc::ioctl(ns.as_raw_fd(), NS_GET_USERNS))?)) }
 }
 
+/// `NS_GET_PARENT` (ioctl_nsfs(2)): the parent of a user namespace.
+pub fn ns_parent(ns: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
+    const NS_GET_PARENT: libc::Ioctl = 0xb702;
+    // SAFETY: takes no argument and returns a new close-on-exec descriptor, which nobody else owns.
+    unsafe { Ok(OwnedFd::from_raw_fd(Errno::result(libc::ioctl(ns.as_raw_fd(), NS_GET_PARENT))?)) }
+}
+
+/// `NS_GET_OWNER_UID` (ioctl_nsfs(2)): who made a user namespace, as ours numbers users.
+pub fn ns_owner_uid(ns: BorrowedFd<'_>) -> nix::Result<libc::uid_t> {
+    const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
+    let mut uid: libc::uid_t = 0;
+    // SAFETY: the kernel writes one uid_t to where the pointer leads.
+    Errno::result(unsafe { libc::ioctl(ns.as_raw_fd(), NS_GET_OWNER_UID, &raw mut uid) })?;
+    Ok(uid)
+}
+
 /// `getsockopt(2)` with an option whose value is a block of bytes; returns how many the kernel wrote.
 pub fn getsockopt(socket: BorrowedFd<'_>, level: i32, option: i32, value: &mut [u8]) -> nix::Result<usize> {
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::EINVAL)?;
@@ -103,8 +119,6 @@ pub struct Spawn<'a> {
     pub env: &'a [CString],
     /// Standard input, output and error.
     pub stdio: [BorrowedFd<'a>; 3],
-    /// A user namespace to become root of, and a network namespace of it to enter then.
-    pub join: Option<(BorrowedFd<'a>, BorrowedFd<'a>)>,
 }
 
 /// Starts a program in a process group of its own, with `/` as its directory, every signal unblocked and at its
@@ -112,8 +126,8 @@ pub struct Spawn<'a> {
 /// once it has ended.
 ///
 /// As vfork(2) does, the child borrows our memory until it execs, so this costs the same however large we are: copying
-/// the page tables of an agent would take longer than the rules it starts iptables for. Only a child that changes its
-/// credentials gets a copy, because that change would reach into the memory it borrows (it clears "dumpable").
+/// the page tables of an agent would take longer than the rules it starts iptables for. So it may not change its
+/// credentials either: that would reach into the memory it borrows (it clears "dumpable").
 pub fn spawn(spawn: &Spawn<'_>) -> nix::Result<(Pid, OwnedFd)> {
     let pointers = |strings: &[CString]| -> Vec<*const c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
@@ -127,12 +141,10 @@ pub fn spawn(spawn: &Spawn<'_>) -> nix::Result<(Pid, OwnedFd)> {
         argv: argv.as_ptr(),
         envp: envp.as_ptr(),
         stdio: spawn.stdio.map(|fd| fd.as_raw_fd()),
-        join: spawn.join.map(|(user_ns, netns)| (user_ns.as_raw_fd(), netns.as_raw_fd())),
         parent: std::process::id(),
         error: region.error(),
     };
-    let memory = if order.join.is_none() { libc::CLONE_VM } else { 0 };
-    let flags = memory | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     let mut pidfd: c_int = -1;
     // Our handlers must not run in the child, where they would act on our memory.
     let mut mask = SigSet::empty();
@@ -162,14 +174,12 @@ struct Order {
     argv: *const *const c_char,
     envp: *const *const c_char,
     stdio: [RawFd; 3],
-    join: Option<(RawFd, RawFd)>,
     parent: u32,
     /// Where the child leaves the errno of what failed.
     error: *mut c_int,
 }
 
-/// Memory for a child: the word for its error, then its stack. Shared, so that the error arrives from a child with a
-/// copy of our memory too.
+/// Memory for a child: the word for its error, then its stack.
 struct Region(*mut c_void);
 
 impl Region {
@@ -190,7 +200,7 @@ impl Region {
     }
 
     fn new() -> nix::Result<Self> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new anonymous mapping touches nothing that exists.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::SIZE, protection, flags, -1, 0) };
         if at == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(Region(at)) }
@@ -219,7 +229,7 @@ extern "C" fn child(order: *mut c_void) -> c_int {
     // SAFETY: `spawn` passes an `Order` that lives until this process has executed or exited.
     let order = unsafe { &*order.cast::<Order>() };
     let Err(errno) = become_program(order);
-    // SAFETY: the word is in the shared region; `_exit` runs none of our exit handlers.
+    // SAFETY: the word is in the region; `_exit` runs none of our exit handlers.
     unsafe {
         order.error.write_volatile(errno as c_int);
         libc::_exit(127)
@@ -236,14 +246,6 @@ fn become_program(order: &Order) -> nix::Result<std::convert::Infallible> {
         }
         zero(libc::setpgid(0, 0).into())?;
         zero(libc::chdir(c"/".as_ptr()).into())?;
-        if let Some((user_ns, netns)) = order.join {
-            // The kernel forgets PDEATHSIG when credentials change, so this comes first.
-            zero(libc::setns(user_ns, libc::CLONE_NEWUSER).into())?;
-            zero(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
-            zero(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
-            zero(libc::syscall(libc::SYS_setresuid, 0, 0, 0))?;
-            zero(libc::setns(netns, libc::CLONE_NEWNET).into())?;
-        }
         zero(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL).into())?;
         if libc::getppid().unsigned_abs() != order.parent {
             return Err(Errno::ESRCH);

@@ -2,6 +2,7 @@
 //! environment or the clock, writes a file or enters a namespace (clippy's `disallowed-methods` holds the doors shut).
 
 pub mod backoff;
+pub mod cgroup;
 pub mod clock;
 pub mod exchange;
 pub mod exec;
@@ -12,6 +13,7 @@ pub mod logfile;
 pub mod mount;
 pub mod netlink;
 pub mod netns;
+pub mod process;
 pub mod random;
 pub mod sync;
 pub mod tcp;

@@ -29,6 +29,22 @@ pub struct NetnsId {
     pub ino: u64,
 }
 
+/// The user namespace to which a network namespace belongs: whoever is root there is root of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The one this process is in.
+    Own,
+    /// One that was made in ours.
+    Child {
+        /// The user id of whoever made it, as ours numbers users; 65534 for one that ours has no number for.
+        maker: u32,
+    },
+    /// One further down.
+    Deeper,
+    /// Neither ours nor below it.
+    Stranger,
+}
+
 /// An open network namespace. Holding it keeps the namespace alive.
 #[derive(Debug)]
 pub struct Netns {
@@ -104,26 +120,21 @@ impl Netns {
         Ok(Netns { fd, id: self.id })
     }
 
-    /// The user namespace that owns this one, when it is not ours (a pod with `hostUsers: false`): there, the kernel
-    /// takes owner matches only from a writer inside that user namespace (see [`crate::sys::exec::Command::join`]).
-    pub fn foreign_user_ns(&self) -> Result<Option<OwnedFd>> {
-        let owner = match ffi::ns_user(self.fd.as_fd()) {
-            Ok(owner) => owner,
-            // The owner is above our own user namespace: nothing to join there.
-            Err(Errno::EPERM) => return Ok(None),
+    /// The user namespace to which it belongs, as seen from ours.
+    pub fn owner(&self) -> Result<Owner> {
+        let user_ns = match ffi::ns_user(self.fd.as_fd()) {
+            Ok(user_ns) => user_ns,
+            Err(Errno::EPERM) => return Ok(Owner::Stranger),
             Err(e) => return Err(e).context("NS_GET_USERNS"),
         };
-        /// A process stays in its user namespace, which thereby lives as long.
-        static OWN: OnceLock<(u64, u64)> = OnceLock::new();
-        let own = match OWN.get() {
-            Some(own) => *own,
-            None => {
-                let own = nix::sys::stat::stat("/proc/self/ns/user").context("stat /proc/self/ns/user")?;
-                *OWN.get_or_init(|| (own.st_dev, own.st_ino))
-            }
-        };
-        let theirs = fstat(&owner).context("fstat of a user namespace")?;
-        Ok(if own == (theirs.st_dev, theirs.st_ino) { None } else { Some(owner) })
+        if is_own_user_ns(&user_ns)? {
+            return Ok(Owner::Own);
+        }
+        let parent = ffi::ns_parent(user_ns.as_fd()).context("NS_GET_PARENT")?;
+        if !is_own_user_ns(&parent)? {
+            return Ok(Owner::Deeper);
+        }
+        Ok(Owner::Child { maker: ffi::ns_owner_uid(user_ns.as_fd()).context("NS_GET_OWNER_UID")? })
     }
 
     /// Runs `f` inside and gives back what it returns: on a thread of its own; on the calling one if that is there
@@ -148,6 +159,20 @@ impl Netns {
         static OWN: OnceLock<Option<NetnsId>> = OnceLock::new();
         *OWN.get_or_init(|| Self::own().ok().map(|own| own.id)) == Some(self.id)
     }
+}
+
+/// Whether a user namespace is the one this process is in, where it stays.
+fn is_own_user_ns(user_ns: &OwnedFd) -> Result<bool> {
+    static OWN: OnceLock<(u64, u64)> = OnceLock::new();
+    let own = match OWN.get() {
+        Some(own) => *own,
+        None => {
+            let own = nix::sys::stat::stat("/proc/self/ns/user").context("stat /proc/self/ns/user")?;
+            *OWN.get_or_init(|| (own.st_dev, own.st_ino))
+        }
+    };
+    let stat = fstat(user_ns).context("fstat of a user namespace")?;
+    Ok(own == (stat.st_dev, stat.st_ino))
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the door; the thread is thrown away")]

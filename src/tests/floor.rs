@@ -10,7 +10,7 @@ use ferrule::sys::netlink::{
     Family, LocalRoute, MarkRule, add_address, add_rule, addresses, has_route, has_rule, netfilter, remove_route,
     remove_rule, replace_route, set_link_up,
 };
-use ferrule::sys::netns::Netns;
+use ferrule::sys::netns::{Netns, Owner};
 use ferrule::sys::unix::{Connection, Listener, SocketType};
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -20,7 +20,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_millis(50);
@@ -48,50 +47,32 @@ fn a_closure_runs_inside_and_leaves_nothing_behind() {
     let seen = a.enter(|| Command::new("readlink").arg("/proc/self/ns/net").output().unwrap().stdout).unwrap();
     assert_eq!(String::from_utf8(seen).unwrap().trim(), inside.to_str().unwrap());
     assert_eq!(a.try_clone().unwrap().id(), a.id());
-    assert!(a.foreign_user_ns().unwrap().is_none());
+    assert_eq!(a.owner().unwrap(), Owner::Own);
 }
 
+/// A user namespace is known by who made it, not by who is root there.
 #[test]
-fn a_pod_of_another_user_namespace_is_recognised() {
-    let mut child = Command::new("unshare").args(["-U", "-r", "-n", "sleep", "60"]).spawn().unwrap();
-    let path = format!("/proc/{}/ns/net", child.id());
-    let own = Netns::own().unwrap().id();
-    eventually("the child has its namespaces", || Netns::open(Path::new(&path)).is_ok_and(|ns| ns.id() != own));
-    let owner = Netns::open(Path::new(&path)).unwrap().foreign_user_ns();
-    let expected = std::fs::metadata(format!("/proc/{}/ns/user", child.id())).unwrap().ino();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(File::from(owner.unwrap().unwrap()).metadata().unwrap().ino(), expected);
-}
-
-#[test]
-fn a_program_joins_the_pods_user_namespace_as_its_root() {
-    let mut pod = Command::new("unshare").args(["-U", "-n", "sleep", "60"]).spawn().unwrap();
-    let path = format!("/proc/{}/ns/net", pod.id());
-    let own = Netns::own().unwrap().id();
-    eventually("the pod has its namespaces", || Netns::open(Path::new(&path)).is_ok_and(|ns| ns.id() != own));
-    // As the kubelet does it: the pod's ids are a range of the host's that nobody else has.
-    for map in ["uid_map", "gid_map"] {
-        std::fs::write(format!("/proc/{}/{map}", pod.id()), "0 1000000 65536").unwrap();
-    }
-    let netns = Arc::new(Netns::open(Path::new(&path)).unwrap());
-    let user_ns = Arc::new(netns.foreign_user_ns().unwrap().unwrap());
-    let command = |script: &str| exec::Command {
-        program: "/bin/sh".into(),
-        args: vec!["-c".into(), script.into()],
-        env: vec![("PATH".into(), "/usr/sbin:/usr/bin:/sbin:/bin".into())],
-        deadline: LONG,
-        ..exec::Command::default()
+fn the_user_namespace_of_a_network_is_known() {
+    let check = |command: &[&str], maps: bool, expected: Owner| {
+        let mut child = Command::new(command[0]).args(&command[1..]).args(["sleep", "60"]).spawn().unwrap();
+        let path = format!("/proc/{}", child.id());
+        let is_there = || std::fs::read_to_string(format!("{path}/comm")).is_ok_and(|comm| comm.trim() == "sleep");
+        eventually("the child has its namespaces", is_there);
+        for map in ["uid_map", "gid_map"].iter().filter(|_| maps) {
+            std::fs::write(format!("{path}/{map}"), "0 1000000 65536").unwrap();
+        }
+        let owner = Netns::open(Path::new(&format!("{path}/ns/net"))).and_then(|netns| netns.owner());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(owner.unwrap(), expected, "{command:?}");
     };
-    // An owner match is refused from outside of the user namespace, and taken inside.
-    let script = "iptables-nft -t nat -A OUTPUT -m owner --uid-owner 1337 -j RETURN && readlink /proc/self/ns/net";
-    let outside = netns.enter(|| exec::run(&command(script))).unwrap();
-    let joined =
-        exec::run(&exec::Command { join: Some(exec::Join { user_ns, netns: netns.clone() }), ..command(script) });
-    pod.kill().unwrap();
-    pod.wait().unwrap();
-    assert_eq!(outside.unwrap_err().kind(), Kind::ProgramFailed);
-    assert_eq!(String::from_utf8(joined.unwrap().stdout).unwrap().trim(), format!("net:[{}]", netns.id().ino));
+    check(&["unshare", "-n"], false, Owner::Own);
+    check(&["unshare", "-U", "-n"], true, Owner::Child { maker: 0 });
+    check(&["unshare", "-U", "-r", "-n"], false, Owner::Child { maker: 0 });
+    let nobody = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"];
+    check(&[&nobody[..], &["unshare", "-U", "-n"]].concat(), true, Owner::Child { maker: 1000 });
+    check(&["unshare", "-U", "-r", "unshare", "-n"], false, Owner::Child { maker: 0 });
+    check(&["unshare", "-U", "-r", "unshare", "-U", "-r", "-n"], false, Owner::Deeper);
 }
 
 /// Started by the next test as a process of its own.
