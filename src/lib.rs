@@ -20,16 +20,22 @@
 //!
 //! # Code map
 //!
-//! Rooms stand on floors. A room imports only floors below its own (a test reads this, together with the other rules of
-//! the house).
+//! Rooms stand on floors. A room imports only rooms of rows below its own, and the last row, which is the ground for
+//! all and whose rooms know each other. The first floor is pure: no clock, no environment, no files; from the ground
+//! it takes errors and the types of netlink. No file uses a file that uses it, even by way of others. Tests read this,
+//! together with the other rules of the house.
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 4 | `main` the one front door; [`cli`] argv to command; [`config`] strings to each room's own `Options` |
+//! | 4 | `main` the one front door |
+//! | 4 | [`cli`] argv to command |
+//! | 4 | [`config`] strings to each room's own options |
 //! | 3 | [`node`] decides, and owns all mutable state |
 //! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`repair`] pods that started before the plugin was there; [`zds`] serving ztunnel; [`kube`] the Kubernetes API |
-//! | 1 | [`pod`] what a pod is and whether we want it; [`rules`] what the packet filter should say; [`certificate`] keys, requests, chains and roots. Pure: no clock, no environment, no files |
-//! | 0 | [`sys`] one door per effect; [`http`] HTTP/1.1 over any stream; [`error`]; [`logging`]; [`metrics`] |
+//! | 1 | [`pod`] what a pod is and whether we want it |
+//! | 1 | [`rules`] what the packet filter should say; [`certificate`] keys, requests, chains and roots |
+//! | 0 | [`http`] HTTP/1.1 over any stream |
+//! | 0 | [`sys`] one door per effect; [`error`]; [`logging`]; [`metrics`] |
 //!
 //! Where to begin reading: [`pod::decision::decide`] for who is in the mesh, [`rules::inpod`] for what is programmed,
 //! [`dataplane::engine`] for how, [`zds::server`] for the hand-over, [`cni::plugin`] for a runtime's call, [`node`] for

@@ -56,7 +56,11 @@ const OWN: &[Row<Own>] = &[
         },
     },
     Row {
-        spec: own("backend", Takes::OneOf(&["iptables", "nftables"]), "For whom; without it, iptables."),
+        spec: own(
+            "backend",
+            Takes::OneOf(&["iptables", "nftables"]),
+            "Program that is to read them; without it, iptables.",
+        ),
         set: |own, value| {
             own.backend = match value {
                 "iptables" => Backend::Iptables,

@@ -66,7 +66,7 @@ const TABLE: &[Row<Wait>] = &[
         wait.period = Duration::from_millis(number(value)?);
         Ok(())
     }),
-    row("request-timeout-millis", "MILLISECONDS", "500", "For one request.", |wait, value| {
+    row("request-timeout-millis", "MILLISECONDS", "500", "Limit of one request.", |wait, value| {
         wait.request_timeout = Duration::from_millis(number(value)?);
         Ok(())
     }),

@@ -166,7 +166,7 @@ pub const TABLE: &[Row<Config>] = &[
         "ADDRESS",
         "fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
         Section::Ambient,
-        "The same for IPv6.",
+        "Source address of those probes over IPv6.",
         |c, v| put(&mut c.probe_v6, address(v, "IPv6")),
     ),
     row(
@@ -347,13 +347,13 @@ pub const TABLE: &[Row<Config>] = &[
     variable("https_proxy", "URL", "", Section::Environment, "Proxy to an https API server.", |c, v| {
         put(&mut c.proxies.https, Ok(v.to_owned()))
     }),
-    variable("HTTPS_PROXY", "URL", "", Section::Environment, "The same; wins.", |c, v| {
+    variable("HTTPS_PROXY", "URL", "", Section::Environment, "Wins over https_proxy.", |c, v| {
         put(&mut c.proxies.https, Ok(v.to_owned()))
     }),
     variable("http_proxy", "URL", "", Section::Environment, "Proxy to an http API server.", |c, v| {
         put(&mut c.proxies.http, Ok(v.to_owned()))
     }),
-    variable("HTTP_PROXY", "URL", "", Section::Environment, "The same; wins.", |c, v| {
+    variable("HTTP_PROXY", "URL", "", Section::Environment, "Wins over http_proxy.", |c, v| {
         put(&mut c.proxies.http, Ok(v.to_owned()))
     }),
     variable(
@@ -364,7 +364,7 @@ pub const TABLE: &[Row<Config>] = &[
         "Hosts, domains and networks reached without proxy, separated by commas.",
         |c, v| put(&mut c.proxies.none, Ok(v.to_owned())),
     ),
-    variable("NO_PROXY", "LIST", "", Section::Environment, "The same; wins.", |c, v| {
+    variable("NO_PROXY", "LIST", "", Section::Environment, "Wins over no_proxy.", |c, v| {
         put(&mut c.proxies.none, Ok(v.to_owned()))
     }),
     variable(
