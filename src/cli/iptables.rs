@@ -15,6 +15,7 @@ use crate::rules::sidecar::{self, Dns, Settings};
 use crate::sys::file;
 use crate::sys::netlink::{self, Family};
 use crate::sys::netns::Netns;
+use crate::sys::resolv_conf::ResolvConf;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -206,25 +207,20 @@ fn number_in(text: &str, name: &str) -> Option<u32> {
     })
 }
 
+/// The name servers of `/etc/resolv.conf`, each once.
 fn resolvers() -> Result<Vec<IpAddr>> {
-    Ok(resolvers_in(&read("/etc/resolv.conf")?))
+    Ok(addresses(ResolvConf::read()?))
 }
 
-/// The name servers of resolv.conf(5).
-fn resolvers_in(text: &str) -> Vec<IpAddr> {
-    let server = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        let address = words.next().filter(|word| *word == "nameserver").and_then(|_| words.next())?;
-        // A link-local address may name its interface.
-        address.split('%').next()?.parse::<IpAddr>().ok().map(|address| address.to_canonical())
-    };
-    let mut servers: Vec<IpAddr> = Vec::new();
-    for address in text.lines().filter_map(server) {
-        if !servers.contains(&address) {
-            servers.push(address);
+fn addresses(conf: ResolvConf) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for server in conf.servers {
+        let address = server.address.to_canonical();
+        if !addresses.contains(&address) {
+            addresses.push(address);
         }
     }
-    servers
+    addresses
 }
 
 /// A file that may be missing.
@@ -251,9 +247,8 @@ mod tests {
 
     #[test]
     fn name_servers() {
-        let text = "# nameserver 1.1.1.1\nnameserver 10.0.0.10\nnameserver\tfe80::1%eth0\nnameserver 10.0.0.10\n\
-                    nameserver ::ffff:10.0.0.11\nnameserver nonsense\nnameserver\nsearch a\n";
-        let servers: Vec<String> = resolvers_in(text).iter().map(IpAddr::to_string).collect();
+        let text = "nameserver 10.0.0.10\nnameserver fe80::1%eth0\nnameserver 10.0.0.10\nnameserver ::ffff:10.0.0.11\n";
+        let servers: Vec<String> = addresses(ResolvConf::parse(text)).iter().map(IpAddr::to_string).collect();
         assert_eq!(servers, ["10.0.0.10", "fe80::1", "10.0.0.11"]);
     }
 }

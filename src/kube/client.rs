@@ -1,6 +1,6 @@
 //! Requests to the API server: one thread, one request, one answer, every step with a limit in time.
 
-use super::config::Config;
+use super::access::Config;
 use super::credentials::{Credentials, Generation};
 use super::status::Failure;
 use super::tls::TlsConnector;

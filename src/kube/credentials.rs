@@ -3,7 +3,7 @@
 //! The kubelet rotates a pod's token about hourly and its CA bundle rarely; both are picked up without a restart. A
 //! file that cannot be read for a moment does not make us forget what we had.
 
-use super::config::{Config, Material, Trust};
+use super::access::{Config, Material, Trust};
 use super::tls::AnyServer;
 use crate::error::{Context, Result};
 use crate::invalid;

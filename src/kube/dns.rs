@@ -3,6 +3,7 @@
 //! The C library's own resolver loads modules of the host at run time, which a static executable must not, and is as
 //! large as the whole of HTTP. What an API server's name needs is little: A and AAAA, search domains, time-outs.
 
+use crate::sys::resolv_conf::ResolvConf;
 use crate::sys::{clock, file, random};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -20,19 +21,16 @@ const TYPE_AAAA: u16 = 28;
 
 /// Finds the addresses of a host. `given_up` ends it early.
 pub fn look_up(host: &str, limit: Duration, given_up: &dyn Fn() -> bool) -> io::Result<Vec<IpAddr>> {
-    let read = |path: &str| {
-        let bytes = file::read_limited(Path::new(path), LIMIT).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    let known = in_hosts(&read("/etc/hosts"), host);
+    let hosts = file::read_limited(Path::new("/etc/hosts"), LIMIT).unwrap_or_default();
+    let known = in_hosts(&String::from_utf8_lossy(&hosts), host);
     if !known.is_empty() {
         return Ok(known);
     }
     if host.eq_ignore_ascii_case("localhost") {
         return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
     }
-    let settings = Settings::parse(&read("/etc/resolv.conf"));
-    ask(&settings, host, clock::now() + limit, given_up)
+    let settings = ResolvConf::read().unwrap_or_else(|_| ResolvConf::parse(""));
+    ask(&settings.into(), host, clock::now() + limit, given_up)
 }
 
 /// The addresses that a hosts(5) file gives a name.
@@ -52,56 +50,30 @@ fn in_hosts(text: &str, host: &str) -> Vec<IpAddr> {
     found
 }
 
-/// What resolv.conf(5) says.
+/// Whom to ask, and for which names.
 #[derive(Debug, PartialEq, Eq)]
 struct Settings {
     servers: Vec<SocketAddr>,
     search: Vec<String>,
-    /// Names with fewer dots are tried below the search domains first.
     ndots: usize,
     timeout: Duration,
     attempts: u32,
 }
 
+impl From<ResolvConf> for Settings {
+    fn from(conf: ResolvConf) -> Self {
+        let ResolvConf { servers, search, ndots, timeout, attempts } = conf;
+        // A link-local server would need the number of its interface; there is no API server behind one.
+        let reachable = servers.into_iter().filter(|server| server.zone.is_none());
+        let mut servers: Vec<_> = reachable.take(MAX_SERVERS).map(|server| (server.address, 53).into()).collect();
+        if servers.is_empty() {
+            servers.push((Ipv4Addr::LOCALHOST, 53).into());
+        }
+        Settings { servers, search, ndots, timeout, attempts }
+    }
+}
+
 impl Settings {
-    fn parse(text: &str) -> Self {
-        let mut settings = Settings {
-            servers: Vec::new(),
-            search: Vec::new(),
-            ndots: 1,
-            timeout: Duration::from_secs(2),
-            attempts: 2,
-        };
-        for line in text.lines() {
-            let mut words = line.split_ascii_whitespace();
-            match words.next() {
-                Some("nameserver") => {
-                    let address = words.next().and_then(|word| word.parse::<IpAddr>().ok());
-                    settings.servers.extend(address.map(|ip| SocketAddr::new(ip, 53)));
-                }
-                Some("search" | "domain") => settings.search = words.map(str::to_owned).collect(),
-                Some("options") => words.for_each(|option| settings.option(option)),
-                _ => {}
-            }
-        }
-        settings.servers.truncate(MAX_SERVERS);
-        if settings.servers.is_empty() {
-            settings.servers.push((Ipv4Addr::LOCALHOST, 53).into());
-        }
-        settings
-    }
-
-    fn option(&mut self, option: &str) {
-        let (name, value) = option.split_once(':').unwrap_or((option, ""));
-        let Ok(value) = value.parse::<u32>() else { return };
-        match name {
-            "ndots" => self.ndots = value.min(15) as usize,
-            "timeout" => self.timeout = Duration::from_secs(u64::from(value.clamp(1, 30))),
-            "attempts" => self.attempts = value.clamp(1, 5),
-            _ => {}
-        }
-    }
-
     /// The full names to try, in order.
     fn candidates(&self, host: &str) -> Vec<String> {
         if let Some(full) = host.strip_suffix('.') {
@@ -300,14 +272,14 @@ mod tests {
 
     #[test]
     fn settings_and_candidates() {
-        let text = "search a.test b.test.\nnameserver 10.96.0.10\nnameserver fe80::1%eth0\nnameserver ::1\n\
-                    options ndots:5 timeout:1 attempts:9 edns0\n";
-        let settings = Settings::parse(text);
+        let settings = |text: &str| Settings::from(ResolvConf::parse(text));
+        let none = settings("");
+        let settings = settings(
+            "search a.test b.test.\nnameserver 10.96.0.10\nnameserver fe80::1%eth0\nnameserver ::1\noptions ndots:5\n",
+        );
         assert_eq!(settings.servers, ["10.96.0.10:53".parse().unwrap(), "[::1]:53".parse().unwrap()]);
-        assert_eq!((settings.ndots, settings.timeout, settings.attempts), (5, Duration::from_secs(1), 5));
         assert_eq!(settings.candidates("api.x"), ["api.x.a.test", "api.x.b.test", "api.x"]);
         assert_eq!(settings.candidates("api.x."), ["api.x"]);
-        let none = Settings::parse("");
         assert_eq!(none.servers, ["127.0.0.1:53".parse().unwrap()]);
         assert_eq!(none.candidates("api.x"), ["api.x"]);
     }

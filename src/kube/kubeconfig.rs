@@ -1,6 +1,7 @@
 //! Kubeconfig files: the parts that work without running a program.
 
-use super::config::{self, Config, Material, Proxies, Trust};
+use super::access::{Config, Material, Trust};
+use super::proxies::{Proxies, proxy};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::pod::yaml;
@@ -154,7 +155,7 @@ impl User {
     }
 
     fn token(self, dir: &Path) -> Option<Material> {
-        // As in client-go, a file heartbeats a token in place, which may be a copy of it that has expired.
+        // As in client-go, a file wins over a token in place, which may be a copy of it that has expired.
         let file = self.token_file.filter(|f| !f.as_os_str().is_empty()).map(|file| Material::File(dir.join(file)));
         file.or_else(|| self.token.filter(|t| !t.is_empty()).map(|t| Material::Inline(t.into_bytes())))
     }
@@ -190,14 +191,14 @@ impl Cluster {
             _ => return Err(invalid!("client-certificate and client-key are needed both or not at all")),
         };
         let proxy = match self.proxy_url.filter(|url| !url.is_empty()) {
-            Some(url) => Some(config::proxy(&url).context("proxy-url")?),
+            Some(url) => Some(proxy(&url).context("proxy-url")?),
             None => proxies.for_server(&server)?,
         };
         Ok(Config { server, trust, identity, token: user.token(user_dir), proxy })
     }
 }
 
-/// Data in place heartbeats a file; a file is relative to the kubeconfig's folder.
+/// Data in place wins over a file; a file is relative to the kubeconfig's folder.
 fn material(key: &str, data: Option<String>, file: Option<PathBuf>, dir: &Path) -> Result<Option<Material>> {
     if let Some(mut data) = data.filter(|d| !d.is_empty()) {
         data.retain(|c| !c.is_ascii_whitespace());

@@ -5,6 +5,7 @@
 //! requests, [`reflector`] lists and watches. Bytes become small structs as they arrive ([`list`], [`watch`]), so memory
 //! follows one item, not the answer.
 
+mod access;
 pub mod api;
 pub mod client;
 pub mod config;
@@ -14,6 +15,7 @@ mod known;
 pub mod kubeconfig;
 pub mod list;
 pub mod object;
+mod proxies;
 pub mod reflector;
 pub mod status;
 mod tls;

@@ -15,6 +15,7 @@ pub mod netlink;
 pub mod netns;
 pub mod process;
 pub mod random;
+pub mod resolv_conf;
 pub mod sync;
 pub mod tcp;
 pub mod thread;

@@ -1,9 +1,9 @@
 //! One connection: hello, snapshot, then requests one by one, each acknowledged before the next is sent.
 //!
-//! One thread does all the I/O; others only put requests into the bounded queue and ring the wakeup. The lock guards the
+//! One thread does all the I/O; others only put requests into the bounded queue and wake it up. The lock guards the
 //! queue alone and is never held across I/O or a notice.
 
-use super::server::{ConnectionId, Notice, Request};
+use super::message::{ConnectionId, Notice, Request};
 use super::wakeup::{Wakeup, Woken, readable};
 use super::wire;
 use crate::error::{Context, Error, Kind, Result};
