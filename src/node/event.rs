@@ -1,7 +1,7 @@
 //! What can happen to the agent, and what it can do about it: the vocabulary between the pure state and the machine.
 
-use super::event_recorder::PodEvent;
 use super::memory::{NodeSettings, Record};
+use super::publish::event_recorder::PodEvent;
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
 use crate::cni::outside::Outside;
 use crate::dataplane::inpod::Differences;

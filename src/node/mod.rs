@@ -5,24 +5,17 @@
 //! out and send what came of it back as events. So no two places decide, nothing here waits for I/O, and every
 //! behaviour can be tested as a script of events.
 
-mod annotate;
-mod cluster;
-mod directory;
 mod endpoints;
 mod event;
-mod event_recorder;
 mod execute;
 pub mod memory;
-mod ports;
 mod publish;
-mod remedies;
 pub mod removal;
 mod run;
 mod source;
 mod state;
 mod upgrade_check;
 mod watchdog;
-mod writer;
 
 pub use event::Redirection;
 pub use run::run;

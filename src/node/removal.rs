@@ -1,10 +1,11 @@
 //! Taking off a node what no installer put there: the host's rules, probe sets and policy rules, and on demand the rules
 //! in the pods that an agent enrolled.
 
+use super::Site;
 use super::event::Sought;
 use super::execute::{Context as Workspace, walk};
 use super::memory::{Memory, Record};
-use super::{Site, publish};
+use super::publish::state_file;
 use crate::dataplane::inpod::InPod;
 use crate::error::{Context, Result};
 use crate::install::{Removal, Run};
@@ -74,7 +75,7 @@ fn pod_rules(workspace: &Workspace, run_dir: &Path, run: Run, removal: &mut Remo
         }
         removal.take(removed.with_context(|| format!("take the rules out of pod {name}")));
     }
-    publish::withdraw(run_dir, &out)
+    state_file::withdraw(run_dir, &out)
 }
 
 fn of_pod(programmer: &InPod, netns: &Netns, name: &str, run: Run) -> Result<Vec<String>> {

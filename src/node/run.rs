@@ -3,12 +3,13 @@
 use super::event::{Action, Event, Stop};
 use super::execute::{Context as Workspace, Workers};
 use super::memory::{Memory, NodeSettings};
+use super::publish::state_file;
+use super::publish::writer::Writer;
 use super::source::Source;
 use super::state::{Config, State};
 use super::upgrade_check::Verdict;
 use super::watchdog::{Heartbeat, Watchdog};
-use super::writer::Writer;
-use super::{Options, PodSource, endpoints, ports, publish, removal};
+use super::{Options, PodSource, endpoints, removal};
 use crate::cni::outside::Outside;
 use crate::error::{Context, Result};
 use crate::install::{self, Keeper};
@@ -41,8 +42,8 @@ pub fn run(options: Options) -> Result<()> {
     let (inbox, events) = channel();
     watch_signals(&inbox)?;
     let watchdog = Watchdog::new();
-    ports::health(options.health_port, watchdog.clone(), inbox.clone())?;
-    ports::monitoring(options.monitoring_port, inbox.clone())?;
+    endpoints::ports::health(options.health_port, watchdog.clone(), inbox.clone())?;
+    endpoints::ports::monitoring(options.monitoring_port, inbox.clone())?;
     // Served from the very start, with 503 until the stores are filled.
     let plugin_events = endpoints::plugin_events(&options.run_dir, options.host_root.clone(), inbox.clone())?;
     let plugin_logs = endpoints::plugin_logs(&options.run_dir)?;
@@ -55,9 +56,9 @@ pub fn run(options: Options) -> Result<()> {
 
     // In this order: nobody can ask any more, nobody is told any more, then what is on the node.
     drop((plugin_events, plugin_logs));
-    let (workspace, judgement) = (Arc::clone(&agent.workspace), agent.judgement.take());
+    let (workspace, verdict) = (Arc::clone(&agent.workspace), agent.verdict.take());
     drop(agent);
-    match verdict(options.disable_safe_upgrade, taken_over, judgement) {
+    match decide(options.disable_safe_upgrade, taken_over, verdict) {
         Verdict::Stays(why) => log::info!("what was installed stays: {why}"),
         Verdict::Goes(why) => {
             log::info!("what was installed is removed: {why}");
@@ -129,14 +130,14 @@ fn keep_installed(options: &Options, inbox: &Sender<Event>) -> Result<Keeper> {
     })
 }
 
-fn verdict(always_remove: bool, taken_over: bool, judgement: Option<JoinHandle<Verdict>>) -> Verdict {
+fn decide(always_remove: bool, taken_over: bool, verdict: Option<JoinHandle<Verdict>>) -> Verdict {
     if taken_over {
         return Verdict::Stays("another agent works here now".to_owned());
     }
     if always_remove {
         return Verdict::Goes("--ambient-disable-safe-upgrade".to_owned());
     }
-    let told = judgement.and_then(|thread| thread.join().ok());
+    let told = verdict.and_then(|thread| thread.join().ok());
     told.unwrap_or_else(|| Verdict::Stays("there is nobody to ask whether a successor comes".to_owned()))
 }
 
@@ -159,7 +160,7 @@ struct Agent {
     heartbeat: Heartbeat,
     own_namespace: String,
     /// Whether the stop is an upgrade is being found out.
-    judgement: Option<JoinHandle<Verdict>>,
+    verdict: Option<JoinHandle<Verdict>>,
     ztunnels: Option<Server>,
     zds: zds::Options,
     ambient: bool,
@@ -214,11 +215,11 @@ impl Agent {
             state,
             workers,
             source,
-            outside: publish::start_outside(&options.run_dir)?,
+            outside: state_file::start_outside(&options.run_dir)?,
             workspace,
             heartbeat: watchdog.watch("the main loop", STUCK),
             own_namespace: options.own_namespace.clone(),
-            judgement: None,
+            verdict: None,
             ztunnels: None,
             zds: zds::Options { socket: options.ztunnel_socket.clone(), timeout: ZTUNNEL },
             ambient,
@@ -245,9 +246,9 @@ impl Agent {
             if matches!(event, Event::Stop(_)) {
                 drop(keeper.take());
             }
-            if matches!(event, Event::Stop(Stop::Signal(_))) && self.judgement.is_none() {
+            if matches!(event, Event::Stop(Stop::Signal(_))) && self.verdict.is_none() {
                 // While what runs is finished.
-                self.judgement = self.source.judge(&self.own_namespace);
+                self.verdict = self.source.check_for_upgrade(&self.own_namespace);
             }
             taken_over |= matches!(event, Event::Stop(Stop::TakenOver(_)));
             if let Event::Done(id, _) = event {

@@ -24,8 +24,8 @@ pub enum Verdict {
     Goes(String),
 }
 
-/// Judges a stop by the DaemonSet in our `namespace` and its wish for our `node`.
-pub fn judge(client: &Client, namespace: &str, node: &str) -> Verdict {
+/// Decides what a stop is by the DaemonSet in our `namespace` and its wish for our `node`.
+pub fn run(client: &Client, namespace: &str, node: &str) -> Verdict {
     let mut last = String::new();
     for number in 0..TRIES {
         if number > 0 {

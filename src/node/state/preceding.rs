@@ -7,7 +7,7 @@
 use super::State;
 use super::pods::Entry;
 use crate::node::event::Action;
-use crate::node::event_recorder::PodEvent;
+use crate::node::publish::event_recorder::PodEvent;
 use crate::rules::diff::Preceding;
 use crate::rules::inpod::Settings;
 use crate::sys::netns::NetnsId;

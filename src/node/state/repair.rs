@@ -3,7 +3,7 @@
 use super::{Phase, State, Task};
 use crate::error::{Kind, Result};
 use crate::node::event::{Action, Work};
-use crate::node::event_recorder::PodEvent;
+use crate::node::publish::event_recorder::PodEvent;
 use crate::pod::decision::Action as Decided;
 use crate::pod::redirection::{self, Redirection};
 use crate::pod::types::{Phase as PodPhase, Pod as Object};

@@ -1,15 +1,16 @@
 //! Where pods come from, and where it is written what became of them: the API server, or a directory and a file.
 
-use super::annotate::Annotator;
-use super::cluster::Cluster;
-use super::directory::Directory;
+mod cluster;
+mod directory;
+
 use super::event::Event;
-use super::event_recorder::{EventRecorder, PodEvent};
 use super::memory::{Published, read_published};
-use super::publish::{self, Change};
-use super::remedies::Remedies;
-use super::upgrade_check::{Verdict, judge};
-use super::writer::Writer;
+use super::publish::annotator::Annotator;
+use super::publish::event_recorder::{EventRecorder, PodEvent};
+use super::publish::remedies::Remedies;
+use super::publish::state_file::{self, Change};
+use super::publish::writer::Writer;
+use super::upgrade_check::{self, Verdict};
 use super::{Options, PodSource};
 use crate::error::Result;
 use crate::kube::client::Client;
@@ -17,6 +18,8 @@ use crate::kube::config::Config;
 use crate::pod::types::PodName;
 use crate::repair::controller::Order;
 use crate::sys::thread;
+use cluster::Cluster;
+use directory::Directory;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
@@ -57,11 +60,11 @@ impl Source {
                 Ok((Source::Cluster { client, node, cluster, annotator, recorder, remedies }, Published::new()))
             }
             PodSource::Directory(path) => {
-                let published = read_published(&options.run_dir.join(publish::FILE)).unwrap_or_else(|e| {
+                let published = read_published(&options.run_dir.join(state_file::FILE)).unwrap_or_else(|e| {
                     log::error!("what an earlier run published is not known: {e}");
                     Default::default()
                 });
-                let publisher = publish::start(&options.run_dir, published.clone())?;
+                let publisher = state_file::start(&options.run_dir, published.clone())?;
                 Ok((Source::Directory(Directory::start(path, inbox.clone())?, publisher), published))
             }
         }
@@ -90,11 +93,11 @@ impl Source {
     }
 
     /// Starts to find out whether our stop is an upgrade; `None` where nobody can tell.
-    pub fn judge(&self, namespace: &str) -> Option<JoinHandle<Verdict>> {
+    pub fn check_for_upgrade(&self, namespace: &str) -> Option<JoinHandle<Verdict>> {
         let Source::Cluster { client, node, .. } = self else { return None };
         let (client, node, namespace) = (client.sibling(), node.clone(), namespace.to_owned());
-        let judging = thread::spawn("judge", move || judge(&client, &namespace, &node));
-        judging.inspect_err(|e| log::error!("{e}")).ok()
+        let checking = thread::spawn("upgrade-check", move || upgrade_check::run(&client, &namespace, &node));
+        checking.inspect_err(|e| log::error!("{e}")).ok()
     }
 
     /// Writes what a pod is published as; never blocks.

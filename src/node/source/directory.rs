@@ -4,9 +4,9 @@
 //! half-written file is not a deletion. Of a pod that is in two files the one in the first file by name counts. A
 //! directory that cannot be read says nothing, not that there are no pods.
 
-use super::event::{Event, Notice};
 use crate::error::{Context, Error, Result};
 use crate::logging::Repeat;
+use crate::node::event::{Event, Notice};
 use crate::pod::object::{self, Objects};
 use crate::pod::types::{Namespace, Pod, PodName};
 use crate::sys::{clock, file, thread, watch};

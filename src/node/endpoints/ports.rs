@@ -3,12 +3,12 @@
 //! A port that another program has is asked for again every few seconds; meanwhile the agent does its work and says
 //! that it is not ready. A slow client costs a thread for a few seconds, and there are only so many.
 
-use super::event::{Answer, Event, ReplyTo, Request};
-use super::watchdog::Watchdog;
 use crate::error::{Context, Result};
 use crate::http::server::{self, Response, Unread};
 use crate::logging::Repeat;
 use crate::metrics;
+use crate::node::event::{Answer, Event, ReplyTo, Request};
+use crate::node::watchdog::Watchdog;
 use crate::sys::{clock, sync, thread};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};

@@ -1,11 +1,11 @@
 //! What goes into files for others: `RUN/state.json`, which is what would be the pods' annotations where there is no API
 //! server to take them, and the pods outside the mesh, for a plugin that finds nobody to ask.
 
-use super::event::Redirection;
-use super::memory::{Published, read_published, render};
 use super::writer::{Content, Writer};
 use crate::cni::outside::{self, Outside};
 use crate::error::Result;
+use crate::node::event::Redirection;
+use crate::node::memory::{Published, read_published, render};
 use crate::pod::types::PodName;
 use crate::sys::file::{self, Mode};
 use std::collections::BTreeSet;

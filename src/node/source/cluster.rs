@@ -3,10 +3,10 @@
 //! Two reflectors tell everything; a pod that a plugin asks about before the watch has told of it is asked for
 //! directly, together with its namespace, on a thread of its own, and introduced to the reflectors.
 
-use super::event::{Event, Notice};
 use crate::error::{Error, Kind, Result};
 use crate::kube::client::{Client, Patience};
 use crate::kube::reflector::{self, Reflector};
+use crate::node::event::{Event, Notice};
 use crate::pod::types::{Namespace, Pod, PodName};
 use crate::sys::thread;
 use std::sync::Arc;

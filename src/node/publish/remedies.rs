@@ -3,10 +3,10 @@
 //! One thread, off the path of everything else. It tries each thing once: what becomes of a pod that could not be
 //! changed is decided by whoever ordered it, who is told.
 
-use super::event::Event;
 use crate::error::{Error, Kind, Result};
 use crate::kube::api::PodPatch;
 use crate::kube::client::{Client, Patience};
+use crate::node::event::Event;
 use crate::repair::controller::{End, Order};
 use crate::sys::thread;
 use std::sync::mpsc::{Sender, channel};

@@ -3,12 +3,12 @@
 //! A few threads, off the path of everything. What is to be written is kept per pod, and only the newest: a value that
 //! cannot be written now is tried again with growing pauses until it is written, replaced, or the pod is gone.
 
-use super::event::{ANNOTATION, Redirection};
-use super::publish::Change;
+use super::state_file::Change;
 use crate::error::{Error, Kind, Result};
 use crate::kube::api::PodPatch;
 use crate::kube::client::{Client, Patience};
 use crate::logging::Repeat;
+use crate::node::event::{ANNOTATION, Redirection};
 use crate::pod::types::PodName;
 use crate::sys::backoff::Backoff;
 use crate::sys::{clock, random, sync, thread};
