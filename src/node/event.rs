@@ -8,7 +8,7 @@ use crate::dataplane::inpod::Differences;
 use crate::error::Result;
 use crate::pod::redirection::Redirection as SidecarRedirection;
 use crate::pod::types::{Namespace, Pod, PodName, StringMap};
-use crate::repair::controller::{End, Order};
+use crate::repair::order::{End, Order};
 use crate::rules::diff::Preceding;
 use crate::rules::inpod::Settings;
 use crate::sys::netns::{Netns, NetnsId};

@@ -1,11 +1,14 @@
 //! Race repair: pods with a sidecar that started before the plugin was there, so that nothing redirects their traffic.
 //! Their validation fails again and again, and they never start.
 //!
-//! [`detect`] recognises them, [`controller`] says what is done about them, and when. Both are pure: whoever owns the
+//! [`detect`] recognises them, [`controller`] says what is done about them, and when ([`order`]). Both are pure: whoever owns the
 //! controller carries its orders out.
 
+mod case;
 pub mod controller;
+mod deletions;
 pub mod detect;
+pub mod order;
 
 use detect::Filter;
 

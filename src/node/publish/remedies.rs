@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::kube::api::PodPatch;
 use crate::kube::client::{Client, Patience};
 use crate::node::event::Event;
-use crate::repair::controller::{End, Order};
+use crate::repair::order::{End, Order};
 use crate::sys::thread;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;

@@ -4,15 +4,12 @@
 //! half-written file is not a deletion. Of a pod that is in two files the one in the first file by name counts. A
 //! directory that cannot be read says nothing, not that there are no pods.
 
-use crate::error::{Context, Error, Result};
-use crate::logging::Repeat;
+use super::files::{Files, YOUNG};
+use super::store::Store;
+use crate::error::Result;
 use crate::node::event::{Event, Notice};
-use crate::pod::object::{self, Objects};
-use crate::pod::types::{Namespace, Pod, PodName};
-use crate::sys::{clock, file, thread, watch};
-use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::hash::{Hash, Hasher};
+use crate::pod::types::PodName;
+use crate::sys::{clock, thread, watch};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -21,11 +18,6 @@ use std::time::{Duration, Instant};
 const SETTLE: Duration = Duration::from_millis(10);
 /// Between looks where the kernel does not tell of changes, or the directory cannot be read.
 const POLL: Duration = Duration::from_secs(2);
-/// A known file that was written to within this time may still be half written.
-const YOUNG: Duration = Duration::from_millis(100);
-/// The largest file that is read.
-const MAX_FILE: usize = 16 << 20;
-
 /// The running source; it ends when dropped.
 #[derive(Debug)]
 pub struct Directory {
@@ -65,48 +57,16 @@ impl Drop for Directory {
 }
 
 fn run(path: PathBuf, asks: &Receiver<Ask>, inbox: &Sender<Event>) {
-    let mut files = Files::new(path);
-    let mut store = Store::default();
-    let mut lookups: Vec<(PodName, Instant)> = Vec::new();
-    let (mut synced, mut missing, mut unread) = (false, None, Vec::new());
-    loop {
-        let (again, trouble) = match files.read() {
-            Ok(again) => (again, None),
-            Err(e) => (Some(POLL), Some(e.to_string())),
-        };
-        if missing != trouble {
-            missing.clone_from(&trouble);
-            if inbox.send(Event::Condition("pod directory", trouble.clone())).is_err() {
-                return;
-            }
-        }
-        for notice in store.update(files.known.values().map(|known| (known.name.as_str(), &known.objects))) {
-            if inbox.send(Event::Source(notice)).is_err() {
-                return;
-            }
-        }
-        let broken = files.unread();
-        if unread != broken {
-            unread.clone_from(&broken);
-            if inbox.send(Event::Source(Notice::Unread(broken))).is_err() {
-                return;
-            }
-        }
-        if trouble.is_none()
-            && !std::mem::replace(&mut synced, true)
-            && inbox.send(Event::Source(Notice::Synced)).is_err()
-        {
-            return;
-        }
-        // Other files that are always being written must not hold up an answer.
-        let enough = |asked: Instant| clock::now().saturating_duration_since(asked) > 2 * YOUNG;
-        let answerable = |asked: Instant| again.is_none() || trouble.is_some() || enough(asked);
-        for (name, _) in lookups.extract_if(.., |(_, asked)| answerable(*asked)) {
-            let trouble = trouble.clone().filter(|_| !store.knows(&name));
-            if inbox.send(Event::Source(Notice::LookedUp(name, trouble))).is_err() {
-                return;
-            }
-        }
+    let mut reader = Reader {
+        files: Files::new(path),
+        store: Store::default(),
+        lookups: Vec::new(),
+        synced: false,
+        trouble: None,
+        unread: Vec::new(),
+        inbox,
+    };
+    while let Ok(again) = reader.turn() {
         let ask = match again {
             Some(pause) => asks.recv_timeout(pause),
             None => asks.recv().map_err(Into::into),
@@ -118,204 +78,75 @@ fn run(path: PathBuf, asks: &Receiver<Ask>, inbox: &Sender<Event>) {
         };
         for ask in ask.into_iter().chain(asks.try_iter()) {
             if let Ask::LookUp(name) = ask {
-                lookups.push((name, clock::now()));
+                reader.lookups.push((name, clock::now()));
             }
         }
     }
 }
 
-/// What the files said when they were last read well.
-struct Files {
-    path: PathBuf,
-    known: BTreeMap<String, Known>,
-    /// The directory was read once.
-    listed: bool,
-    trouble: Repeat,
+/// The agent ends.
+struct NobodyListens;
+
+/// The reading thread: what it has read, and what it has told.
+struct Reader<'a> {
+    files: Files,
+    store: Store,
+    /// Questions that wait for an answer, and since when.
+    lookups: Vec<(PodName, Instant)>,
+    synced: bool,
+    /// Why the directory cannot be read, as told last.
+    trouble: Option<String>,
+    /// The files that cannot be read, as told last.
+    unread: Vec<String>,
+    inbox: &'a Sender<Event>,
 }
 
-struct Known {
-    name: String,
-    /// Of the content that was last looked at, good or not.
-    hash: Option<u64>,
-    objects: Objects,
-    /// Why it could not be read the last time.
-    unread: Option<String>,
-    trouble: Repeat,
-}
-
-impl Files {
-    fn new(path: PathBuf) -> Self {
-        Files { path, known: BTreeMap::new(), listed: false, trouble: Repeat::once() }
-    }
-
-    /// Reads what has changed. Returns how long to wait before reading again, if a file may be half written. Fails
-    /// when the directory cannot be read; its pods are not plaintext because a mount is missing.
-    fn read(&mut self) -> Result<Option<Duration>> {
-        let names = names(&self.path);
-        report(&mut self.trouble, names.as_ref().err(), self.listed);
-        let names = names?;
-        self.listed = true;
-        self.known.retain(|name, _| names.contains(name));
-        let mut again = None;
-        for name in names {
-            let path = self.path.join(&name);
-            if self.known.contains_key(&name)
-                && let Some(young) = youth(&path)
-            {
-                again = Some(again.unwrap_or(young).max(young));
-                continue;
-            }
-            let read = file::read_limited(&path, MAX_FILE);
-            let known = self.known.entry(name.clone()).or_insert_with(|| Known {
-                name,
-                hash: None,
-                objects: Objects::default(),
-                unread: None,
-                trouble: Repeat::once(),
-            });
-            if read.is_err() {
-                known.hash = None;
-            }
-            match read.and_then(|content| known.take(&content)) {
-                Ok(false) => {}
-                result => {
-                    let result = result.with_context(|| path.display().to_string());
-                    let said_before = known.objects != Objects::default();
-                    known.unread = report(&mut known.trouble, result.as_ref().err(), said_before);
-                }
-            }
+impl Reader<'_> {
+    /// Reads what has changed, tells of it, and answers questions. Returns how long to wait at most before the next
+    /// turn; fails when nobody listens.
+    fn turn(&mut self) -> Result<Option<Duration>, NobodyListens> {
+        let (again, trouble) = match self.files.read() {
+            Ok(again) => (again, None),
+            Err(e) => (Some(POLL), Some(e.to_string())),
+        };
+        if self.trouble != trouble {
+            self.trouble.clone_from(&trouble);
+            self.send(Event::Condition("pod directory", trouble))?;
         }
+        for notice in self.store.update(self.files.objects()) {
+            self.tell(notice)?;
+        }
+        let unread = self.files.unread();
+        if self.unread != unread {
+            self.unread.clone_from(&unread);
+            self.tell(Notice::Unread(unread))?;
+        }
+        if self.trouble.is_none() && !std::mem::replace(&mut self.synced, true) {
+            self.tell(Notice::Synced)?;
+        }
+        self.answer(again.is_none())?;
         Ok(again)
     }
 
-    /// The files that cannot be read, and why.
-    fn unread(&self) -> Vec<String> {
-        self.known.values().filter_map(|known| known.unread.clone()).collect()
-    }
-}
-
-/// Says it once when something cannot be read, and once when it can be again. Returns what is to be said while it cannot.
-fn report(trouble: &mut Repeat, error: Option<&Error>, said_before: bool) -> Option<String> {
-    let now = clock::now();
-    match error {
-        Some(e) => {
-            let so = if said_before { "what it said before still counts" } else { "it will be read when it can be" };
-            let text = format!("{e}; {so}");
-            if trouble.failed(&e.to_string(), now).is_some() {
-                log::warn!("{text}");
-            }
-            Some(text)
+    /// Answers the questions whose time has come: no file is half written (`settled`), or it took long enough. Other
+    /// files that are always being written must not hold up an answer.
+    fn answer(&mut self, settled: bool) -> Result<(), NobodyListens> {
+        let enough = |asked: Instant| clock::now().saturating_duration_since(asked) > 2 * YOUNG;
+        let answerable = |asked: Instant| settled || self.trouble.is_some() || enough(asked);
+        let due: Vec<_> = self.lookups.extract_if(.., |(_, asked)| answerable(*asked)).collect();
+        for (name, _) in due {
+            let trouble = self.trouble.clone().filter(|_| !self.store.knows(&name));
+            self.tell(Notice::LookedUp(name, trouble))?;
         }
-        None => {
-            if trouble.worked(now).is_some() {
-                log::info!("the pod files can be read again");
-            }
-            None
-        }
-    }
-}
-
-impl Known {
-    /// Takes new content; returns whether it is new.
-    fn take(&mut self, content: &[u8]) -> Result<bool> {
-        let mut hasher = DefaultHasher::new();
-        content.hash(&mut hasher);
-        let hash = Some(hasher.finish());
-        if self.hash == hash {
-            return Ok(false);
-        }
-        self.hash = hash;
-        let text = std::str::from_utf8(content).context("not UTF-8")?;
-        if text.trim().is_empty() {
-            return Err(crate::invalid!("the file is empty"));
-        }
-        self.objects = object::decode(text)?;
-        Ok(true)
-    }
-}
-
-/// The files that hold objects, in order.
-fn names(path: &Path) -> Result<BTreeSet<String>> {
-    let what = || format!("read the directory {}", path.display());
-    let mut names = BTreeSet::new();
-    for item in std::fs::read_dir(path).with_context(what)? {
-        let name = item.with_context(what)?.file_name();
-        // A name that is not UTF-8 is not one of ours; a dot file is one that is being written.
-        let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
-        if [".json", ".yaml", ".yml"].iter().any(|end| name.ends_with(end)) {
-            names.insert(name.to_owned());
-        }
-    }
-    Ok(names)
-}
-
-/// How long until a file that was just written to counts as settled.
-fn youth(path: &Path) -> Option<Duration> {
-    let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
-    // A time in the future comes of a clock that was set back: it says nothing.
-    let age = clock::wall().duration_since(modified).ok()?;
-    YOUNG.checked_sub(age).filter(|left| !left.is_zero())
-}
-
-/// What was told last.
-#[derive(Default)]
-struct Store {
-    pods: BTreeMap<String, Pod>,
-    namespaces: BTreeMap<String, Namespace>,
-    /// Pods that are in two files: said once.
-    doubles: HashSet<(String, PodName)>,
-}
-
-impl Store {
-    /// Whether a pod of this name was told of.
-    fn knows(&self, name: &PodName) -> bool {
-        self.pods.values().any(|pod| pod.name == *name)
+        Ok(())
     }
 
-    /// Compares with what was told last: namespaces first, since pods are decided by their labels.
-    fn update<'a>(&mut self, files: impl Iterator<Item = (&'a str, &'a Objects)>) -> Vec<Notice> {
-        let mut pods = BTreeMap::new();
-        let mut names = HashMap::new();
-        let mut namespaces = BTreeMap::new();
-        let mut doubles = HashSet::new();
-        for (file, objects) in files {
-            for namespace in &objects.namespaces {
-                namespaces.entry(namespace.name.clone()).or_insert_with(|| namespace.clone());
-            }
-            for pod in &objects.pods {
-                // The one that has its uid, or its name.
-                let first = pods.get(&pod.uid).map_or(&pod.name, |first: &Pod| &first.name);
-                if let Some(earlier) = names.get(first) {
-                    let double = (file.to_owned(), pod.name.clone());
-                    if !self.doubles.contains(&double) {
-                        log::warn!("pod {} is in {earlier}, which counts, and in {file}", pod.name);
-                    }
-                    doubles.insert(double);
-                } else {
-                    names.insert(pod.name.clone(), file);
-                    pods.insert(pod.uid.clone(), pod.clone());
-                }
-            }
-        }
-        self.doubles = doubles;
-        let mut notices = Vec::new();
-        let old = std::mem::replace(&mut self.namespaces, namespaces);
-        for (name, namespace) in &self.namespaces {
-            if old.get(name) != Some(namespace) {
-                notices.push(Notice::Namespace(namespace.clone()));
-            }
-        }
-        notices.extend(old.into_keys().filter(|name| !self.namespaces.contains_key(name)).map(Notice::NamespaceGone));
-        let old = std::mem::replace(&mut self.pods, pods);
-        // Who is gone first: a new pod may have the name of an old one.
-        let gone = old.keys().filter(|uid| !self.pods.contains_key(*uid)).cloned().map(Notice::PodGone);
-        notices.extend(gone);
-        for (uid, pod) in &self.pods {
-            if old.get(uid) != Some(pod) {
-                notices.push(Notice::Pod(Box::new(pod.clone())));
-            }
-        }
-        notices
+    fn tell(&self, notice: Notice) -> Result<(), NobodyListens> {
+        self.send(Event::Source(notice))
+    }
+
+    fn send(&self, event: Event) -> Result<(), NobodyListens> {
+        self.inbox.send(event).map_err(|_| NobodyListens)
     }
 }
 
@@ -350,7 +181,6 @@ mod tests {
 
         fn read(&mut self) -> Vec<String> {
             let _ = self.files.read();
-            let files = self.files.known.values().map(|known| (known.name.as_str(), &known.objects));
             let describe = |notice| match notice {
                 Notice::Pod(pod) => format!("{} {}", pod.uid, pod.labels["l"]),
                 Notice::PodGone(uid) => format!("{uid} gone"),
@@ -358,7 +188,7 @@ mod tests {
                 Notice::NamespaceGone(name) => format!("namespace {name} gone"),
                 other => format!("{other:?}"),
             };
-            self.store.update(files).into_iter().map(describe).collect()
+            self.store.update(self.files.objects()).into_iter().map(describe).collect()
         }
     }
 

@@ -2,6 +2,8 @@
 
 mod cluster;
 mod directory;
+mod files;
+mod store;
 
 use super::event::Event;
 use super::memory::{Published, read_published};
@@ -16,7 +18,7 @@ use crate::error::Result;
 use crate::kube::client::Client;
 use crate::kube::config::Config;
 use crate::pod::types::PodName;
-use crate::repair::controller::Order;
+use crate::repair::order::Order;
 use crate::sys::thread;
 use cluster::Cluster;
 use directory::Directory;

@@ -7,7 +7,7 @@ use crate::node::publish::event_recorder::PodEvent;
 use crate::pod::decision::Action as Decided;
 use crate::pod::redirection::{self, Redirection};
 use crate::pod::types::{Phase as PodPhase, Pod as Object};
-use crate::repair::controller::{End, Order};
+use crate::repair::order::{End, Order};
 use crate::sys::netns::Netns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::repair::Options;
-use crate::repair::controller::End;
 use crate::repair::detect::Filter;
+use crate::repair::order::End;
 
 /// Pod `default/s` with a sidecar, whose container ended: which run of it, and with what.
 fn ended(run: &str, code: i32, phase: &str, more: &str) -> Notice {
