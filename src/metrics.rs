@@ -235,7 +235,7 @@ impl Process {
 
     /// Reads /proc/PID/stat and /proc/PID/status (proc_pid_stat(5), proc_pid_status(5)).
     fn parse(stat: &str, status: &str) -> Option<Self> {
-        /// Of `utime` and `stime`; the same on every Linux that this is built for (`USER_HZ`).
+        /// The unit of `utime` and `stime`, which every Linux has that this is built for (`USER_HZ`).
         const TICKS_PER_SECOND: f64 = 100.0;
         // The name in parentheses may itself have parentheses and blanks. What follows begins with field 3.
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(14 - 3);

@@ -9,7 +9,7 @@ pub(super) enum Framing {
     Length(usize),
     /// `Transfer-Encoding: chunked`.
     Chunked,
-    /// Until the peer closes; answers only.
+    /// The body ends when the peer closes; answers only.
     ToEnd,
 }
 
@@ -18,7 +18,7 @@ pub(super) enum Framing {
 pub(super) enum Fault {
     /// Longer than the limit, in bytes.
     TooLong(usize),
-    /// Not what the head announced.
+    /// It is not what the head announced.
     Malformed(&'static str),
 }
 

@@ -29,13 +29,13 @@ pub struct PodPatch<'a> {
 pub struct NewEvent<'a> {
     /// The pod it is about.
     pub pod: &'a PodName,
-    /// And its uid.
+    /// The pod's uid.
     pub uid: &'a str,
     /// Something a person should look at (`Warning`), or not (`Normal`).
     pub warning: bool,
     /// One word in CamelCase.
     pub reason: &'a str,
-    /// For people; cut at 1024 bytes, which is what the API server takes.
+    /// The text for people; cut at 1024 bytes, which is what the API server takes.
     pub message: &'a str,
     /// Who says it: `cni-agent` or `cni-repair`.
     pub component: &'a str,

@@ -31,7 +31,7 @@ const USER_AGENT: &str = concat!("ferrule/", env!("CARGO_PKG_VERSION"));
 /// How long a caller waits for a request, retries included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// For one try.
+    /// Time for one try.
     pub per_try: Duration,
     /// No further try is begun after this long; zero means one try.
     pub total: Duration,
@@ -113,11 +113,11 @@ pub(super) struct Call {
 /// Time for one try.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Until the answer's head.
+    /// Time until the answer's head.
     pub(super) head: Duration,
-    /// Until the answer's end.
+    /// Time until the answer's end.
     pub(super) whole: Duration,
-    /// Between two reads.
+    /// Time between two reads.
     pub(super) silence: Duration,
 }
 

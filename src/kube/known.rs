@@ -3,7 +3,7 @@
 use super::status::Failure;
 use std::collections::{HashMap, VecDeque};
 
-/// So many removed objects are remembered, for events that come late.
+/// Removed objects that are remembered, for events that come late.
 const REMEMBERED: usize = 256;
 
 /// The request that comes next.

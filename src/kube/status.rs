@@ -54,7 +54,7 @@ impl Failure {
         Failure { request, status, message, retry_after: None, undecodable: false, version_too_new: false }
     }
 
-    /// The same request may succeed later without anything being changed by it twice.
+    /// Whether the request may succeed when it is sent again, without changing anything twice.
     pub(super) fn may_pass(&self) -> bool {
         match self.status {
             None => !self.undecodable,

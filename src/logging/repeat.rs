@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Causes of one trouble that are told apart; further ones count as the last of them.
 const CAUSES: usize = 8;
-/// So much of a cause is compared, bytes.
+/// The part of a cause that is compared, bytes.
 const COMPARED: usize = 512;
 
 /// Something that may fail repeatedly: each cause is said once while the trouble lasts, and again after a while.

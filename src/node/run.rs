@@ -26,13 +26,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between tries to get what another agent still has, or what the kernel refuses.
+/// Pause between tries to get what another agent still has, or what the kernel refuses.
 const RETRY: Duration = Duration::from_millis(200);
-/// Between looks whether the ZDS socket is still ours.
+/// Time between looks whether the ZDS socket is still ours.
 const LOOK: Duration = Duration::from_secs(1);
-/// No step of the main loop takes longer.
+/// The longest that a step of the main loop may take.
 const STUCK: Duration = Duration::from_secs(15);
-/// For the hello and each acknowledgement of a ztunnel.
+/// Time for the hello and each acknowledgement of a ztunnel.
 const ZTUNNEL: Duration = Duration::from_secs(5);
 
 /// Runs the agent until SIGTERM or SIGINT, or until another agent takes its place.

@@ -17,7 +17,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct Controller {
     options: Options,
-    /// By uid: a pod of the same name is another one.
+    /// Open cases by uid: a pod of the same name is another one.
     cases: BTreeMap<String, Case>,
     deletions: Deletions,
 }

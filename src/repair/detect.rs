@@ -48,7 +48,7 @@ mod tests {
     use crate::pod::object::decode_pod;
     use crate::pod::query;
 
-    /// As the options' defaults are.
+    /// The options' defaults.
     fn usual() -> Filter {
         Filter {
             annotation: "sidecar.istio.io/status".to_owned(),

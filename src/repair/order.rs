@@ -68,7 +68,7 @@ pub enum Order {
         pod: PodName,
         /// The label's key.
         key: String,
-        /// And value.
+        /// The label's value.
         value: String,
     },
 }

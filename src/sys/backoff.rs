@@ -20,7 +20,7 @@ impl Backoff {
         Backoff { shortest, longest, growth: 2.0, failures: 0, until: None }
     }
 
-    /// The same with pauses that grow by another factor than 2.
+    /// Lets pauses grow by another factor than 2.
     #[must_use]
     pub const fn growing_by(self, growth: f64) -> Self {
         Backoff { growth, ..self }

@@ -68,7 +68,7 @@ pub fn run_all(commands: &[Command]) -> Vec<Result<Output>> {
     run_all_while(commands, || (), |_| ()).0
 }
 
-/// The same, and does something short on the calling thread meanwhile: once while the programs get going, and when one
+/// Does as [`run_all`], and something short on the calling thread meanwhile: once while the programs get going, and when one
 /// has ended well while others still run, which is told its number.
 pub fn run_all_while<T>(
     commands: &[Command],

@@ -125,7 +125,7 @@ pub struct Spawn<'a> {
 /// default, and to be killed with the thread that starts it. Returns its number and a descriptor that polls readable
 /// once it has ended.
 ///
-/// As vfork(2) does, the child borrows our memory until it execs, so this costs the same however large we are: copying
+/// The child, as that of vfork(2), borrows our memory until it execs, so this costs the same however large we are: copying
 /// the page tables of an agent would take longer than the rules it starts iptables for. So it may not change its
 /// credentials either: that would reach into the memory it borrows (it clears "dumpable").
 pub fn spawn(spawn: &Spawn<'_>) -> nix::Result<(Pid, OwnedFd)> {

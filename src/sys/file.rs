@@ -267,7 +267,7 @@ pub fn remove(path: &Path) -> Result<bool> {
     Ok(removed)
 }
 
-/// As [`remove`], without waiting for the disk.
+/// Removes a file as [`remove`] does, without waiting for the disk.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub fn remove_volatile(path: &Path) -> Result<bool> {
     match std::fs::remove_file(path) {

@@ -18,14 +18,14 @@ thread_local! {
 pub(super) enum ThreadNetns {
     /// The process's own.
     Home,
-    /// The same, on a thread that ends after its one piece of work: it may go to another and need not come back.
+    /// The process's own, on a thread that ends after its one piece of work: it may go to another and need not come back.
     Leaving,
     /// Another one, until it ends.
     Away,
 }
 
 impl ThreadNetns {
-    /// Of the calling thread.
+    /// Where the calling thread is.
     pub(super) fn get() -> Self {
         NETNS.get()
     }
@@ -50,7 +50,7 @@ pub fn spawn<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'stat
     builder(name).spawn(move || here.hand_on(f)).with_context(|| format!("start thread {name}"))
 }
 
-/// The same for a thread that does one piece of work and ends. The first network namespace that it enters
+/// Starts a named thread that does one piece of work and ends. The first network namespace that it enters
 /// ([`super::netns::Netns::enter`]) it enters itself, since it is thrown away anyway.
 pub fn spawn_for_one<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
     spawn(name, move || {

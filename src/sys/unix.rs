@@ -202,7 +202,7 @@ impl Connection {
     }
 }
 
-/// For the kernel a time-out of 0 is none at all, so it becomes the shortest one.
+/// A time-out as the kernel takes it: there 0 is none at all, so it becomes the shortest one.
 fn time_val(time: Duration) -> TimeVal {
     TimeVal::microseconds(i64::try_from(time.as_micros()).unwrap_or(i64::MAX).max(1))
 }

@@ -89,7 +89,7 @@ impl World {
         self.wait_for_agent();
     }
 
-    /// Until its stores are filled. Nothing is installed on this node, so it never calls itself ready.
+    /// Waits until its stores are filled. Nothing is installed on this node, so it never calls itself ready.
     fn wait_for_agent(&self) {
         self.node.wait_for_agent();
     }
@@ -182,7 +182,7 @@ impl World {
         self.plugin_under(&[], command, namespace, name, netns, ip)
     }
 
-    /// The same, started by another program.
+    /// Starts the agent by another program.
     #[track_caller]
     fn plugin_under(
         &self,

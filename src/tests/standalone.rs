@@ -56,7 +56,7 @@ impl World {
         self.wait_for_agent();
     }
 
-    /// Until its stores are filled. Nothing is installed on this node, so it never calls itself ready.
+    /// Waits until its stores are filled. Nothing is installed on this node, so it never calls itself ready.
     fn wait_for_agent(&self) {
         self.node.wait_for_agent();
     }

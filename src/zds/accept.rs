@@ -29,7 +29,7 @@ const REMIND: Duration = Duration::from_secs(60);
 pub(super) struct Acceptor {
     listener: Arc<Listener>,
     connections: Arc<Connections>,
-    /// For the hello and for each acknowledgement of a ztunnel.
+    /// Time for the hello and for each acknowledgement of a ztunnel.
     timeout: Duration,
     running: Vec<(Weak<Session>, JoinHandle<()>)>,
 }

@@ -65,7 +65,7 @@ impl Connections {
     /// Tells the accepting thread to end, which ends the connections.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        self.wakeup.ring();
+        self.wakeup.wake();
     }
 
     /// Waits as [`Wakeup::wait`] does, for the accepting thread.
@@ -107,7 +107,7 @@ impl Connections {
             Err(e) => log::debug!("connection to the ztunnel socket ended before its hello: {e}"),
         }
         session.close("over");
-        self.wakeup.ring();
+        self.wakeup.wake();
     }
 
     fn register(&self, session: &Arc<Session>) -> ConnectionId {

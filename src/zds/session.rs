@@ -69,7 +69,7 @@ impl Session {
             waiting.snapshot = Snapshot::Given(items);
         }
         drop(waiting);
-        self.wakeup.ring();
+        self.wakeup.wake();
     }
 
     /// Queues a request behind the snapshot; a full queue ends the connection.
@@ -82,13 +82,13 @@ impl Session {
         }
         waiting.queue.push_back(request);
         drop(waiting);
-        self.wakeup.ring();
+        self.wakeup.wake();
     }
 
     /// Ends the connection, whatever its thread waits for; the first reason stays.
     pub(super) fn close(&self, reason: &'static str) {
         self.lock().closing.get_or_insert(reason);
-        self.wakeup.ring();
+        self.wakeup.wake();
         self.socket.shutdown();
     }
 

@@ -7,14 +7,14 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// A wakeup one thread waits for together with a socket, and others ring.
+/// What one thread waits for together with a socket, so that other threads can wake it.
 #[derive(Debug)]
 pub(super) struct Wakeup(EventFd);
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// Somebody rang.
+    /// Another thread called [`Wakeup::wake`].
     Wakeup,
     /// The socket can be read; its end can be read too.
     Socket,
@@ -28,24 +28,24 @@ impl Wakeup {
         Ok(Wakeup(EventFd::from_flags(flags).context("make an eventfd for the ztunnel socket")?))
     }
 
-    pub(super) fn ring(&self) {
-        // Only fails when the counter is full, and then the wakeup is ringing.
+    pub(super) fn wake(&self) {
+        // Only fails when the counter is full, and then the wait ends anyway.
         let _ = self.0.write(1);
     }
 
-    /// Waits until `socket` (when given) is readable or closed, the wakeup rang, or the time is over. A ring that
-    /// happened before is not lost: it ends the next wait.
+    /// Waits until `socket` (when given) is readable or closed, another thread wakes this one, or the time is over. A
+    /// wake-up that came before is not lost: it ends the next wait.
     pub(super) fn wait(&self, socket: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<Woken> {
         let mut fds = vec![PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         fds.extend(socket.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
         if !fd::wait_any(&mut fds, timeout).context("wait for ztunnel")? {
             return Ok(Woken::Time);
         }
-        let rang = fds.first().and_then(PollFd::any).unwrap_or(false);
-        if rang {
+        let woken = fds.first().and_then(PollFd::any).unwrap_or(false);
+        if woken {
             let _ = self.0.read();
         }
-        Ok(if rang { Woken::Wakeup } else { Woken::Socket })
+        Ok(if woken { Woken::Wakeup } else { Woken::Socket })
     }
 }
 

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// A watch that lasted this long was a success: the next may begin at once.
 const WORTHWHILE: Duration = Duration::from_secs(1);
-/// For a server whose watch is silent to show that it is there.
+/// Time for a server whose watch is silent to show that it is there.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(10);
-/// However long the server asks us to stay away.
+/// The longest that we stay away when the server asks us to.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Which objects, and how patiently.

@@ -13,11 +13,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Between lines about a trouble that lasts.
+/// Time between lines about a trouble that lasts.
 const REMIND: Duration = Duration::from_secs(60);
 /// Connections at a time, per socket.
 const MOST: usize = 128;
-/// Between looks whether the socket is still ours and whether we are to stop.
+/// Time between looks whether the socket is still ours and whether we are to stop.
 const TURN: Duration = Duration::from_millis(200);
 
 /// A socket that is served; dropped, it stops and is removed if it is still ours.

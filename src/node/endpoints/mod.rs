@@ -27,13 +27,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// For a request to arrive.
+/// Time for a request to arrive.
 const READ: Duration = Duration::from_secs(2);
-/// For an answer to be taken.
+/// Time for an answer to be taken.
 const WRITE: Duration = Duration::from_secs(2);
-/// For the agent to answer; it has shorter deadlines of its own for everything.
+/// Time for the agent to answer; it has shorter deadlines of its own for everything.
 const WAIT: Duration = Duration::from_secs(40);
-/// Between looks whether the peer is still there.
+/// Time between looks whether the peer is still there.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Serves `pluginevent.sock`: requests go to `inbox`.

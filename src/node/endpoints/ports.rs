@@ -16,14 +16,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Between tries to get a port.
+/// Pause between tries to get a port.
 const RETRY: Duration = Duration::from_secs(5);
 /// Connections at a time, per port; for another one, the oldest is cut: a peer that only keeps its place must not keep
 /// the kubelet out.
 const MOST: usize = 16;
-/// For a request to come and its answer to be taken.
+/// Time for a request to come and its answer to be taken.
 const TALK: Duration = Duration::from_secs(5);
-/// For the agent to say whether it is ready.
+/// Time for the agent to say whether it is ready.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// Serves `/healthz` and `/readyz`; the thread ends with the process. Port 0 is off.

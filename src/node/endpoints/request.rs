@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Whose answers the peer understands.
+/// The form of answers that the peer understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// Istio's plugin: 200 with an empty body, or a status and text.

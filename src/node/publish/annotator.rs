@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Patches on the way at the same time.
 const WRITERS: usize = 2;
-/// For one request; what fails is tried again from here.
+/// Patience of one request; what fails is tried again from here.
 const ASK: Patience = Patience::once(Duration::from_secs(10));
 /// Shortest and longest pause between two tries for one pod.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -43,7 +43,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Queue {
-    /// By uid.
+    /// What waits, by uid.
     pods: BTreeMap<String, Waiting>,
     trouble: Repeat,
     over: bool,
@@ -59,7 +59,7 @@ struct Waiting {
     /// A writer has it.
     taken: bool,
     backoff: Backoff,
-    /// Not before.
+    /// The time before which it is not tried.
     at: Instant,
 }
 

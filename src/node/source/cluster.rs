@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// For one direct question; the plugin's request waits a little longer.
+/// Patience of a direct question; the plugin's request waits a little longer.
 const ASK: Patience = Patience { per_try: Duration::from_millis(3500), total: Duration::from_millis(3500) };
 /// Pods and namespaces.
 const LISTS: u8 = 2;

@@ -26,7 +26,7 @@ pub(super) struct Files {
 
 struct Known {
     name: String,
-    /// Of the content that was last looked at, good or not.
+    /// The hash of the content that was last looked at, good or not.
     hash: Option<u64>,
     objects: Objects,
     /// Why it could not be read the last time.

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 pub enum Source {
     /// The API server.
     Cluster {
-        /// For questions of our own.
+        /// The client for questions of our own.
         client: Client,
         /// Our node's name.
         node: String,

@@ -66,7 +66,7 @@ struct State {
     stopping: bool,
 }
 
-/// So many requests are remembered.
+/// Requests that are remembered.
 const REMEMBERED: usize = 10_000;
 
 impl ApiServer {

@@ -80,7 +80,7 @@ impl Object {
         self.value["metadata"]["namespace"].as_str().unwrap_or_default()
     }
 
-    /// As an item of a list.
+    /// The object as an item of a list.
     pub fn item(&self, metadata_only: bool) -> String {
         if metadata_only { self.whole(Kind::Pods, true) } else { self.text.clone() }
     }
@@ -121,7 +121,7 @@ pub struct Store {
     made: u64,
 }
 
-/// So much history is kept.
+/// Events that are kept.
 const HISTORY: usize = 20_000;
 
 impl Default for Store {

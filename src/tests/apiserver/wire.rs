@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     pub method: String,
-    /// As it came, escaped.
+    /// The text as it came, escaped.
     pub target: String,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,

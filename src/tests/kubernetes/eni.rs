@@ -4,7 +4,7 @@ use super::*;
 
 const IP: &str = "10.52.1.2";
 const HOST: &str = "10.52.0.1";
-/// Those of AWS for the pod, as they were seen: its table, and what comes from it goes there.
+/// The policy rules of AWS for the pod, as they were seen: its table, and what comes from it goes there.
 const AWS: &str = "ip link add eni1 type veth peer name peer1; ip link set eni1 up; ip link set peer1 up
     ip link add vlan1 type veth peer name trunk1; ip link set vlan1 up; ip link set trunk1 up; ip address add 10.52.0.1/32 dev vlan1
     ip rule delete pref 0; ip rule add pref 20 lookup local

@@ -4,7 +4,7 @@ use super::*;
 use crate::support::program::ferrule;
 
 const IP: &str = "10.53.1.2";
-/// Of somebody else, in the same tables.
+/// Rules of somebody else, in the same tables.
 const FOREIGN: [&str; 4] = ["-t", "nat", "-N", "FOREIGN"];
 
 impl World {

@@ -39,7 +39,7 @@ pub enum Fault {
 /// How the stand-in connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Approach {
-    /// As ztunnel does.
+    /// Nothing is wrong: ztunnel's own way.
     #[default]
     Hello,
     /// Connects and says nothing.

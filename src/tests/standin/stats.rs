@@ -67,12 +67,12 @@ pub struct Stats {
     /// A snapshot was received and no pod failed to start: ztunnel reports itself ready.
     pub ready: bool,
     pub events: Vec<Event>,
-    /// By uid; pods stay here after they were deleted.
+    /// Pods by uid; they stay here after they were deleted.
     pub pods: BTreeMap<String, PodStats>,
 }
 
 impl Stats {
-    /// For shell scripts, one fact a line: `ztunnel connected|ready 0|1`, and per pod that is or was served
+    /// Text for shell scripts, one fact a line: `ztunnel connected|ready 0|1`, and per pod that is or was served
     /// `NAMESPACE/NAME outbound|inbound|hbone CONNECTIONS BYTES`, `NAMESPACE/NAME dns QUERIES`,
     /// `NAMESPACE/NAME served 0|1`.
     pub fn lines(&self) -> String {

@@ -75,7 +75,7 @@ impl Node {
         serde_json::from_str(&body).ok()
     }
 
-    /// Until the agent's stores are filled. Where nothing can be installed it never calls itself ready.
+    /// Waits until the agent's stores are filled. Where nothing can be installed it never calls itself ready.
     #[track_caller]
     pub fn wait_for_agent(&self) {
         let starting = |status: Status| status.reasons.iter().any(|reason| reason.contains("starting"));
@@ -95,7 +95,7 @@ impl Node {
         self.start_agent_in(&[], &[&["--pod-source", &source], flags].concat())
     }
 
-    /// The same with these variables in its environment, and a source among the flags.
+    /// Starts an agent with these variables in its environment, and a source among the flags.
     pub fn start_agent_in(&self, environment: &[(&str, &str)], flags: &[&str]) -> Agent {
         let number = (1..).find(|n| !self.path(&format!("agent-{n}.log")).exists()).unwrap_or_default();
         let log = self.path(&format!("agent-{number}.log"));

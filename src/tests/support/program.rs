@@ -47,7 +47,7 @@ pub fn ferrule(args: &[&str]) -> Command {
     command
 }
 
-/// The same under another name (`istio-cni`, `install-cni`).
+/// Runs the program under another name (`istio-cni`, `install-cni`).
 pub fn ferrule_as(name: &str, args: &[&str]) -> Command {
     let mut command = ferrule(args);
     command.arg0(name);

@@ -33,9 +33,6 @@ install/kubeconfig.rs
 install/mod.rs
 install/plan.rs
 
-kube/config.rs
-kube/kubeconfig.rs
-
 node/event.rs
 node/memory.rs
 
@@ -80,9 +77,6 @@ tests/install.rs
 tests/install/faults.rs
 tests/standin/client.rs
 tests/standin/mod.rs
-
-zds/server.rs
-zds/session.rs
 ";
 
 /// Files that import what is not below them.
@@ -138,32 +132,13 @@ dataplane/validation.rs
 dataplane/visit.rs
 dataplane/xtables.rs
 
-http/body.rs
-
 install/conflict.rs
 install/keeper.rs
 install/plan.rs
 
-kube/api.rs
-kube/client.rs
-kube/known.rs
-kube/reflector.rs
-kube/status.rs
-
-logging/repeat.rs
-
-metrics.rs
-
-node/annotate.rs
-node/cluster.rs
-node/directory.rs
-node/endpoints.rs
 node/event.rs
 node/execute.rs
 node/memory.rs
-node/ports.rs
-node/run.rs
-node/source.rs
 
 node/state.rs
 node/state/host.rs
@@ -179,9 +154,6 @@ pod/selector.rs
 pod/strings.rs
 pod/types.rs
 
-repair/controller.rs
-repair/detect.rs
-
 rules/diff.rs
 rules/nftables.rs
 rules/program.rs
@@ -190,31 +162,14 @@ rules/ruleset.rs
 rules/sidecar.rs
 rules/view.rs
 
-sys/backoff.rs
-sys/exec.rs
-sys/ffi.rs
-sys/file.rs
 sys/netlink/socket.rs
-sys/thread.rs
-sys/unix.rs
 
-tests/apiserver/mod.rs
-tests/apiserver/store.rs
-tests/apiserver/wire.rs
 tests/bench/cluster.rs
 tests/bench/pairs.rs
 tests/bench/ztunnel.rs
-tests/kubernetes.rs
-tests/kubernetes/eni.rs
-tests/kubernetes/uninstall.rs
 tests/rules/apply.rs
 tests/rules/damage.rs
 tests/sidecar/envoy.rs
-tests/standalone.rs
-tests/standin/fault.rs
-tests/standin/stats.rs
-tests/support/node.rs
-tests/support/program.rs
 tests/tools.rs
 tests/tools/doctor.rs
 ";
