@@ -34,7 +34,8 @@
 //! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`repair`] pods that started before the plugin was there; [`zds`] serving ztunnel; [`kube`] the Kubernetes API |
 //! | 1 | [`pod`] what a pod is and whether we want it |
 //! | 1 | [`rules`] what the packet filter should say; [`certificate`] keys, requests, chains and roots |
-//! | 0 | [`http`] HTTP/1.1 over any stream |
+//! | 0 | [`grpc`] calls over HTTP/2 |
+//! | 0 | [`http`] HTTP/1.1 over any stream; [`h2`] HTTP/2 |
 //! | 0 | [`sys`] one door per effect; [`error`]; [`logging`]; [`metrics`] |
 //!
 //! Where to begin reading: [`pod::decision::decide`] for who is in the mesh, [`rules::inpod`] for what is programmed,
@@ -66,6 +67,8 @@ pub mod cni;
 pub mod config;
 pub mod dataplane;
 pub mod error;
+pub mod grpc;
+pub mod h2;
 pub mod http;
 pub mod install;
 pub mod kube;

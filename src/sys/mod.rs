@@ -20,4 +20,5 @@ pub mod sync;
 pub mod tcp;
 pub mod thread;
 pub mod unix;
+pub mod wakeup;
 pub mod watch;

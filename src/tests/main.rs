@@ -8,6 +8,7 @@ mod corpus;
 mod deploy;
 mod floor;
 mod front;
+mod h2;
 mod host;
 mod install;
 mod kube;

@@ -2,10 +2,10 @@
 
 use super::connections::Connections;
 use super::session::Session;
-use super::wakeup::Woken;
 use crate::error::{Error, Result};
 use crate::logging::{News, Repeat};
 use crate::sys::unix::Listener;
+use crate::sys::wakeup::Woken;
 use crate::sys::{clock, thread};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};

@@ -2,9 +2,9 @@
 
 use super::message::{ConnectionId, Notice};
 use super::session::Session;
-use super::wakeup::{Wakeup, Woken};
 use super::wire;
 use crate::error::Result;
+use crate::sys::wakeup::{Wakeup, Woken};
 use crate::sys::{clock, sync};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;

@@ -5,5 +5,4 @@ mod connections;
 mod message;
 pub mod server;
 mod session;
-mod wakeup;
 pub mod wire;

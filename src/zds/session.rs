@@ -4,12 +4,13 @@
 //! queue alone and is never held across I/O or a notice.
 
 use super::message::{ConnectionId, Notice, Request};
-use super::wakeup::{Wakeup, Woken, readable};
 use super::wire;
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::sys::unix::Connection;
+use crate::sys::wakeup::{Wakeup, Woken};
 use crate::sys::{clock, fd, sync};
+use nix::poll::PollFlags;
 use std::collections::VecDeque;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -163,7 +164,7 @@ impl Session {
 
     /// One packet out, one acknowledgement back.
     fn exchange(&self, packet: &[u8], netns: Option<BorrowedFd<'_>>) -> Result<Result<(), String>> {
-        if readable(self.socket.as_fd())? {
+        if fd::wait(self.socket.as_fd(), PollFlags::POLLIN, Duration::ZERO)? {
             return Err(self.unasked());
         }
         let sent = fd::send_with_fd(self.socket.as_fd(), packet, netns).context("send to ztunnel")?;

@@ -7,6 +7,7 @@
 mod agent;
 mod certificate;
 mod cni;
+mod h2;
 mod http;
 mod install;
 mod kernel;
@@ -24,6 +25,9 @@ pub const ALL: &[(&str, Property)] = &[
     ("certificate", certificate::certificate),
     ("cni", cni::cni),
     ("conflist", install::conflist),
+    ("grpc", h2::messages),
+    ("h2", h2::connection),
+    ("hpack", h2::header_blocks),
     ("http_request", http::request),
     ("http_response", http::response),
     ("key_pair", certificate::key_pair),

@@ -7,13 +7,13 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// What one thread waits for together with a socket, so that other threads can wake it.
+/// What one thread waits for together with sockets, so that other threads can wake it.
 #[derive(Debug)]
-pub(super) struct Wakeup(EventFd);
+pub struct Wakeup(EventFd);
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Woken {
+pub enum Woken {
     /// Another thread called [`Wakeup::wake`].
     Wakeup,
     /// The socket can be read; its end can be read too.
@@ -23,33 +23,42 @@ pub(super) enum Woken {
 }
 
 impl Wakeup {
-    pub(super) fn new() -> Result<Self> {
+    /// Makes one. It takes a descriptor.
+    pub fn new() -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        Ok(Wakeup(EventFd::from_flags(flags).context("make an eventfd for the ztunnel socket")?))
+        Ok(Wakeup(EventFd::from_flags(flags).context("make an eventfd")?))
     }
 
-    pub(super) fn wake(&self) {
+    /// Ends the wait that goes on, or else the next one.
+    pub fn wake(&self) {
         // Only fails when the counter is full, and then the wait ends anyway.
         let _ = self.0.write(1);
     }
 
+    /// Takes the wake-ups that came; returns whether there was one. Needed only by who polls the descriptor itself.
+    pub fn take(&self) -> bool {
+        self.0.read().is_ok()
+    }
+
     /// Waits until `socket` (when given) is readable or closed, another thread wakes this one, or the time is over. A
     /// wake-up that came before is not lost: it ends the next wait.
-    pub(super) fn wait(&self, socket: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<Woken> {
+    pub fn wait(&self, socket: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<Woken> {
         let mut fds = vec![PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         fds.extend(socket.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
-        if !fd::wait_any(&mut fds, timeout).context("wait for ztunnel")? {
+        if !fd::wait_any(&mut fds, timeout)? {
             return Ok(Woken::Time);
         }
         let woken = fds.first().and_then(PollFd::any).unwrap_or(false);
         if woken {
-            let _ = self.0.read();
+            self.take();
         }
         Ok(if woken { Woken::Wakeup } else { Woken::Socket })
     }
 }
 
-/// Whether the socket has something to read now, its end included.
-pub(super) fn readable(socket: BorrowedFd<'_>) -> Result<bool> {
-    fd::wait(socket, PollFlags::POLLIN, Duration::ZERO)
+/// Readable once another thread has called [`Wakeup::wake`].
+impl AsFd for Wakeup {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
