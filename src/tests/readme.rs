@@ -3,10 +3,12 @@
 //! Every block of shell commands says by its second word who runs it:
 //! - `run`, here, in the order of the page, on a machine of its own as far as namespaces go (scripts/isolated), where
 //!   a block of kind `daemon` runs in the background from its place on;
+//! - `user`, here as well, by somebody without privileges;
 //! - `cluster NAME`: scripts/test-cluster, which finds it by its name;
 //! - `gate`: scripts that the gate runs.
 //!
-//! A block of text is what a command prints, and names the fixture that other tests compare it with.
+//! A block of text is what a command prints, and names the fixture that other tests compare it with; without a name, it
+//! is a drawing.
 
 use crate::support::FERRULE;
 use crate::support::program::{ferrule, finish};
@@ -142,7 +144,7 @@ fn every_block_of_commands_has_somebody_who_runs_it() {
     let mut names = Vec::new();
     for Block { kind, text } in blocks(&page) {
         match kind.as_slice() {
-            ["sh", "run" | "daemon"] => {}
+            ["sh", "run" | "daemon" | "user"] | ["text"] => {}
             ["sh", "cluster", name] => {
                 let called =
                     cluster.contains(&format!("readme {name}")) || cluster.contains(&format!("$(block {name})"));
@@ -223,6 +225,15 @@ fn its_commands_run() {
             ["sh", "run"] => {
                 let _ = write!(session, "echo \"--- block {count}\" >&2\n{text}\n");
             }
+            ["sh", "user"] => {
+                let _ = write!(
+                    session,
+                    "echo \"--- block {count}\" >&2\ninstall -d -o 1000 -g 1000 user\n\
+                     cat >user/block <<'END OF BLOCK'\n{text}\nEND OF BLOCK\n\
+                     (cd user && setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps=-all \
+                     bash -euo pipefail block)\n"
+                );
+            }
             ["sh", "daemon"] => {
                 let _ = write!(
                     session,
@@ -243,6 +254,7 @@ fn its_commands_run() {
     assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
     // Of each kind of command, what it is for.
     for text in [
+        "default/web is in the ambient mesh",
         "-A ISTIO_OUTPUT",
         "ISTIO_POSTRT",
         "-A PREROUTING -p tcp -j ISTIO_INBOUND",
