@@ -10,6 +10,7 @@ pub mod option;
 pub mod table;
 pub mod value;
 
+use crate::dataplane::procfs::root::CgroupRoots;
 use crate::error::{Context, Error, Kind, Result};
 use crate::install;
 use crate::kube;
@@ -65,6 +66,7 @@ pub struct Config {
     health_port: u16,
     monitoring_port: u16,
     host_root: PathBuf,
+    cgroup_roots: CgroupRoots,
     run_dir: PathBuf,
     ztunnel_socket: PathBuf,
     service_account_dir: PathBuf,
@@ -137,6 +139,7 @@ impl Config {
             health_port: 0,
             monitoring_port: 0,
             host_root: PathBuf::new(),
+            cgroup_roots: CgroupRoots::default(),
             run_dir: PathBuf::new(),
             ztunnel_socket: PathBuf::new(),
             service_account_dir: PathBuf::new(),
@@ -203,6 +206,7 @@ impl Config {
             source,
             run_dir: self.run_dir.clone(),
             host_root: HostRoot::new(&self.host_root),
+            cgroup_roots: self.cgroup_roots.clone(),
             ztunnel_socket: self.ztunnel_socket.clone(),
             policy: self.policy(),
             dns_capture: self.dns_capture,
@@ -229,6 +233,7 @@ impl Config {
         node::Site {
             run_dir: self.run_dir.clone(),
             host_root: HostRoot::new(&self.host_root),
+            cgroup_roots: self.cgroup_roots.clone(),
             switch_to_host_ns: self.switch_to_host_ns,
             ambient: true,
             force_backend: self.force_backend.clone(),

@@ -3,8 +3,8 @@
 use super::Config;
 use super::option::{Expected, Name, Row, Section, Spec, Takes};
 use super::value::{
-    address, boolean, duration, enablement_selectors, file_name, host_path, log_levels, mode, namespaces, one_of, path,
-    pod_source, port,
+    address, boolean, cgroup_roots, duration, enablement_selectors, file_name, host_path, log_levels, mode, namespaces,
+    one_of, path, pod_source, port,
 };
 use crate::pod::query::{self, FieldSelector};
 
@@ -304,6 +304,14 @@ pub const TABLE: &[Row<Config>] = &[
         Section::Environment,
         "Where the host's files are; / when run straight on a host.",
         |c, v| put(&mut c.host_root, path(v)),
+    ),
+    flag(
+        "kubelet-cgroup-root",
+        "PATHS",
+        "/,/kubelet",
+        Section::Environment,
+        "The kubelet's --cgroup-root, or several that it may have: a running pod is known by its cgroup below.",
+        |c, v| put(&mut c.cgroup_roots, cgroup_roots(v)),
     ),
     Row { spec: RUN_DIR, set: |c, v| put(&mut c.run_dir, path(v)) },
     flag(

@@ -1,6 +1,7 @@
 //! Texts to values, in the syntaxes of options. An error says what is allowed.
 
 use super::option::Expected;
+use crate::dataplane::procfs::root::CgroupRoots;
 use crate::logging;
 use crate::pod::overrides::parse_bool;
 use crate::pod::selector::EnablementSelectors;
@@ -96,6 +97,11 @@ pub const HOST_ROOT: &str = "{host-root}";
 pub fn host_path(text: &str) -> Result<PathBuf, Expected> {
     let rest = text.strip_prefix(HOST_ROOT).unwrap_or(text);
     path(rest).map(|_| PathBuf::from(text)).map_err(|_| format!("an absolute path, or one below {HOST_ROOT}"))
+}
+
+/// Values of the kubelet's `--cgroup-root`, separated by commas.
+pub fn cgroup_roots(text: &str) -> Result<CgroupRoots, Expected> {
+    CgroupRoots::parse(text).map_err(|_| "absolute paths, separated by commas".to_owned())
 }
 
 /// The name of a file in a directory known otherwise.

@@ -1,19 +1,33 @@
 //! Finding the network namespace of a running pod by walking `/proc`.
 //!
-//! A pod's processes are known by their [`cgroup`]; the oldest one's namespace is taken, and only if an interface in
-//! it carries one of the pod's addresses: a process may be visiting another pod's namespace, or the host's.
+//! Whatever is read there others can shape: any user may name a cgroup after a pod where a part of the hierarchy is
+//! his, and may make a network in a user namespace of his own and give it a pod's address. So a process is proved
+//! before its namespace is taken, all through one descriptor of its directory, which cannot pass to another process:
+//! its cgroup is one that a kubelet made for the pod ([`cgroup`]) and belongs to root, its network belongs to the node
+//! or to a user namespace that a runtime made for a pod that wants one, an interface in it has one of the pod's
+//! addresses (a process may be visiting another pod's namespace), and after all that its cgroup is still the same. Of
+//! several such namespaces the one with the oldest process counts. What is refused is told, with the reason.
 
 pub mod cgroup;
+pub mod refusal;
+pub mod root;
+pub mod uid;
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::sys::file::HostRoot;
-use crate::sys::netlink;
-use crate::sys::netns::{Netns, NetnsId};
-use cgroup::PodUid;
+use crate::sys::netns::{Netns, NetnsId, Owner};
+use crate::sys::process::Process;
+use crate::sys::{cgroup as sys_cgroup, netlink};
+use cgroup::{Layout, Member};
+use refusal::Refusal;
+use root::CgroupRoots;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use uid::PodUid;
+
+/// Most namespaces of one pod that are looked into, those with the oldest processes: a pod may make any number.
+const MOST_NAMESPACES: usize = 32;
 
 /// A pod that is looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,107 +38,212 @@ pub struct Wanted {
     pub alias: Option<String>,
     /// Its addresses: one of them must be on an interface inside.
     pub ips: Vec<IpAddr>,
+    /// It may have a user namespace of its own (`hostUsers: false`).
+    pub own_users: bool,
 }
 
-/// A process of a wanted pod. Oldest first.
+/// What a search brought up.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// The namespace of each pod that could be found, by uid. A pod that is missing may turn up later: its addresses
+    /// may be out of date, or its processes not started.
+    pub found: BTreeMap<String, Netns>,
+    /// What was taken for a pod's and is none of its, by uid; one example of each kind.
+    pub refused: BTreeMap<String, Vec<Refusal>>,
+}
+
+/// A node's processes.
+#[derive(Debug, Clone, Copy)]
+pub struct Processes<'a> {
+    /// Below which `/proc` is.
+    pub root: &'a HostRoot,
+    /// Where the kubelet puts pods.
+    pub cgroup_roots: &'a CgroupRoots,
+    /// The host's network namespace, which is never a pod's.
+    pub host: NetnsId,
+}
+
+/// A process that may be a pod's. Oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Process {
+struct Candidate {
     /// Clock ticks from boot to its start.
     start: u64,
-    /// Its namespace file.
-    file: PathBuf,
-    /// Its namespace.
-    netns: NetnsId,
+    /// Its directory.
+    dir: PathBuf,
 }
 
-/// One walk for all: the namespace of each pod that could be found, by uid. `claimed` are namespaces that belong to
-/// enrolled pods already; the host's is never taken. A pod that is missing from the answer may turn up later: its
-/// addresses may be out of date, or its processes not started.
-pub fn find(
-    root: &HostRoot,
-    wanted: &[Wanted],
-    host: NetnsId,
-    claimed: &BTreeSet<NetnsId>,
-) -> Result<BTreeMap<String, Netns>> {
-    let processes = walk(&root.join("/proc"), wanted, |id| id == host || claimed.contains(&id))?;
-    let mut found = BTreeMap::new();
-    let mut taken = BTreeSet::new();
-    for (pod, mut processes) in wanted.iter().zip(processes) {
-        processes.sort_unstable();
-        let mut refused = BTreeSet::new();
-        for process in processes {
-            if taken.contains(&process.netns) || refused.contains(&process.netns) {
-                continue;
-            }
-            // The process may have ended, and its number been given away: then another one is the witness.
-            let Ok(netns) = Netns::open(&process.file) else { continue };
-            if netns.id() != process.netns {
-                continue;
-            }
-            match carries_one_of(&netns, &pod.ips) {
-                Ok(true) => {
-                    taken.insert(netns.id());
-                    found.insert(pod.uid.clone(), netns);
-                    break;
+/// What one walk brought up about each pod, in its place: by namespace the oldest process, and what was refused.
+type Walked = Vec<(BTreeMap<NetnsId, Candidate>, Vec<Refusal>)>;
+
+impl Processes<'_> {
+    /// One walk for all. `claimed` are namespaces that belong to enrolled pods already.
+    pub fn find(&self, wanted: &[Wanted], claimed: &BTreeSet<NetnsId>) -> Result<Findings> {
+        self.as_the_node_sees_them(|layout| {
+            let mut findings = Findings::default();
+            let mut taken = claimed.clone();
+            for (pod, (candidates, mut refused)) in wanted.iter().zip(self.walk(layout, wanted, claimed)?) {
+                let mut candidates: Vec<Candidate> = candidates.into_values().collect();
+                candidates.sort_unstable();
+                for candidate in candidates.into_iter().take(MOST_NAMESPACES) {
+                    match self.prove(layout, pod, &candidate, &taken) {
+                        Ok(Some(netns)) => {
+                            taken.insert(netns.id());
+                            findings.found.insert(pod.uid.clone(), netns);
+                            break;
+                        }
+                        Ok(None) => {}
+                        Err(why) => {
+                            log::debug!(uid = pod.uid, process:% = candidate.dir.display();
+                                "refused: {why}");
+                            note(&mut refused, why);
+                        }
+                    }
                 }
-                Ok(false) => log::debug!(uid = pod.uid, inode = process.netns.ino;
-                    "a process of the pod is in a network namespace that has none of its addresses"),
-                Err(error) => log::debug!(uid = pod.uid, inode = process.netns.ino;
-                    "cannot look into the network namespace of a process of the pod: {error}"),
+                if !refused.is_empty() {
+                    findings.refused.insert(pod.uid.clone(), refused);
+                }
             }
-            refused.insert(process.netns);
+            Ok(findings)
+        })
+    }
+
+    /// One walk for all: the namespaces in which each pod has processes, in its place; the host's does not count.
+    pub fn homes(&self, wanted: &[Wanted]) -> Result<Vec<BTreeSet<NetnsId>>> {
+        let walked = self.as_the_node_sees_them(|layout| self.walk(layout, wanted, &BTreeSet::new()))?;
+        Ok(walked.into_iter().map(|(candidates, _)| candidates.into_keys().collect()).collect())
+    }
+
+    /// Paths of cgroups are written as their reader sees them: they are read as process 1 would.
+    fn as_the_node_sees_them<T: Send>(&self, work: impl Fn(&Layout<'_>) -> Result<T> + Sync) -> Result<T> {
+        let first = self.root.join("/proc/1");
+        let look = || {
+            let text = Process::open(&first).and_then(|process| process.read("cgroup")).unwrap_or_default();
+            work(&Layout::new(self.cgroup_roots, &text))
+        };
+        match sys_cgroup::as_seen_from(&first.join("ns/cgroup"), look) {
+            Ok(done) => done,
+            // What cannot be told from here is refused.
+            Err(e) => {
+                if e.kind() != Kind::NotFound {
+                    log::debug!("cgroups are seen from the agent's own namespace: {e}");
+                }
+                look()
+            }
         }
     }
-    Ok(found)
+
+    /// Processes that end meanwhile, or cannot be read, are left out.
+    fn walk(&self, layout: &Layout<'_>, wanted: &[Wanted], claimed: &BTreeSet<NetnsId>) -> Result<Walked> {
+        let mut places: HashMap<PodUid, usize> = HashMap::new();
+        for (place, pod) in wanted.iter().enumerate() {
+            places.extend(uids(pod).map(|uid| (uid, place)));
+        }
+        let mut walked: Walked = vec![Default::default(); wanted.len()];
+        let proc = self.root.join("/proc");
+        let about = || format!("list the processes in {}", proc.display());
+        for entry in std::fs::read_dir(&proc).with_context(about)? {
+            let entry = entry.with_context(about)?;
+            if !entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
+                continue;
+            }
+            let dir = entry.path();
+            let Ok(process) = Process::open(&dir) else { continue };
+            let Ok(netns) = process.netns_id() else { continue };
+            if netns == self.host || claimed.contains(&netns) {
+                continue;
+            }
+            let Ok(text) = process.read("cgroup") else { continue };
+            let judgement = layout.judge(&text);
+            for (uid, why) in judgement.refused {
+                if let Some((_, refused)) = places.get(&uid).and_then(|place| walked.get_mut(*place)) {
+                    note(refused, why);
+                }
+            }
+            let place = judgement.member.and_then(|member| places.get(&member.uid));
+            let Some((candidates, _)) = place.and_then(|place| walked.get_mut(*place)) else { continue };
+            let Some(start) = process.read("stat").ok().and_then(|stat| start_time(&stat)) else { continue };
+            let candidate = Candidate { start, dir };
+            candidates
+                .entry(netns)
+                .and_modify(|oldest| *oldest = oldest.clone().min(candidate.clone()))
+                .or_insert(candidate);
+        }
+        Ok(walked)
+    }
+
+    /// The namespace of a process that is proved to be the pod's; `None` for one that belongs to somebody else by now.
+    fn prove(
+        &self,
+        layout: &Layout<'_>,
+        pod: &Wanted,
+        candidate: &Candidate,
+        taken: &BTreeSet<NetnsId>,
+    ) -> Result<Option<Netns>, Refusal> {
+        let unreadable = |e: Error| Refusal::Unreadable(e.to_string());
+        let process = Process::open(&candidate.dir).map_err(unreadable)?;
+        let member = || -> Result<Member, Refusal> {
+            let member = layout.judge(&process.read("cgroup").map_err(unreadable)?).member;
+            let its = member.filter(|member| uids(pod).any(|uid| uid == member.uid));
+            its.ok_or_else(|| Refusal::Unreadable("it has left the pod's cgroup".to_owned()))
+        };
+        let before = member()?;
+        self.check_owners(&before)?;
+        let netns = process.netns().map_err(unreadable)?;
+        if netns.id() == self.host || taken.contains(&netns.id()) {
+            return Ok(None);
+        }
+        admit(netns.owner().map_err(unreadable)?, pod.own_users)?;
+        if !carries_one_of(&netns, &pod.ips).map_err(unreadable)? {
+            return Err(Refusal::Address);
+        }
+        if member()? != before {
+            return Err(Refusal::Unreadable("it went to another cgroup meanwhile".to_owned()));
+        }
+        Ok(Some(netns))
+    }
+
+    /// The directories that name the pod are root's. Where the file system cannot be seen, a place where nobody else
+    /// can make a directory is enough.
+    fn check_owners(&self, member: &Member) -> Result<(), Refusal> {
+        for proof in &member.proofs {
+            let owner = sys_cgroup::owner(self.root, &proof.controllers, &proof.path);
+            match owner.map_err(|e| Refusal::Unreadable(e.to_string()))? {
+                Some(0) => {}
+                Some(owner) => return Err(Refusal::Owned { dir: proof.path.clone(), owner }),
+                None if proof.by_runtime => return Err(Refusal::Unseen(proof.path.clone())),
+                None => {}
+            }
+        }
+        Ok(())
+    }
 }
 
-/// One walk for all: the namespaces in which each pod has processes, in its place; the host's does not count.
-pub fn homes(root: &HostRoot, wanted: &[Wanted], host: NetnsId) -> Result<Vec<BTreeSet<NetnsId>>> {
-    let processes = walk(&root.join("/proc"), wanted, |id| id == host)?;
-    Ok(processes.into_iter().map(|of_pod| of_pod.into_iter().map(|process| process.netns).collect()).collect())
+/// Whether a network that belongs to this user namespace may be a pod's. Runtimes make those of pods, as root and
+/// straight below the node's; anybody else's has somebody else for its root.
+pub fn admit(owner: Owner, own_users: bool) -> Result<(), Refusal> {
+    match owner {
+        Owner::Own => Ok(()),
+        Owner::Child { .. } | Owner::Deeper if !own_users => Err(Refusal::UserNamespace),
+        Owner::Child { maker: 0 } => Ok(()),
+        Owner::Child { maker } => Err(Refusal::Maker(maker)),
+        Owner::Deeper | Owner::Stranger => Err(Refusal::Inner),
+    }
 }
 
-fn carries_one_of(netns: &Netns, ips: &[IpAddr]) -> Result<bool> {
+/// Whether an interface in the namespace has one of these addresses.
+pub fn carries_one_of(netns: &Netns, ips: &[IpAddr]) -> Result<bool> {
     let inside = netns.enter(netlink::addresses)??;
     Ok(inside.iter().any(|inside| ips.iter().any(|ip| ip.to_canonical() == inside.to_canonical())))
 }
 
-/// The processes of each wanted pod, in its place, but for those whose namespace is to be skipped. Processes that end
-/// meanwhile, or cannot be read, are left out.
-fn walk(proc: &Path, wanted: &[Wanted], skip: impl Fn(NetnsId) -> bool) -> Result<Vec<Vec<Process>>> {
-    let mut places: HashMap<PodUid, usize> = HashMap::new();
-    for (place, pod) in wanted.iter().enumerate() {
-        let uids = [Some(pod.uid.as_str()), pod.alias.as_deref()];
-        places.extend(uids.into_iter().flatten().filter_map(PodUid::parse).map(|uid| (uid, place)));
-    }
-    let mut processes = vec![Vec::new(); wanted.len()];
-    let about = || format!("list the processes in {}", proc.display());
-    for entry in std::fs::read_dir(proc).with_context(about)? {
-        let entry = entry.with_context(about)?;
-        if !entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
-            continue;
-        }
-        let dir = entry.path();
-        let file = dir.join("ns/net");
-        let Ok(meta) = std::fs::metadata(&file) else { continue };
-        let netns = NetnsId { dev: meta.dev(), ino: meta.ino() };
-        if skip(netns) {
-            continue;
-        }
-        let Some(process) = witness(&dir, &places) else { continue };
-        if let Some(list) = processes.get_mut(process.0) {
-            list.push(Process { start: process.1, file, netns });
-        }
-    }
-    Ok(processes)
+fn uids(pod: &Wanted) -> impl Iterator<Item = PodUid> {
+    [Some(pod.uid.as_str()), pod.alias.as_deref()].into_iter().flatten().filter_map(PodUid::parse)
 }
 
-/// The place of the pod a process belongs to, and the process's start.
-fn witness(dir: &Path, places: &HashMap<PodUid, usize>) -> Option<(usize, u64)> {
-    let cgroup = std::fs::read(dir.join("cgroup")).ok()?;
-    let place = *places.get(&cgroup::pod_of(&String::from_utf8_lossy(&cgroup))?)?;
-    let stat = std::fs::read(dir.join("stat")).ok()?;
-    Some((place, start_time(&String::from_utf8_lossy(&stat))?))
+fn note(refused: &mut Vec<Refusal>, why: Refusal) {
+    if !refused.iter().any(|known| known.is_like(&why)) {
+        refused.push(why);
+    }
 }
 
 /// Field 22 of `/proc/PID/stat`, clock ticks from boot to the start of the process (proc(5)). The second field is the
@@ -133,7 +252,6 @@ pub fn start_time(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_ascii_whitespace().nth(19)?.parse().ok()
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

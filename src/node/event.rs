@@ -208,6 +208,8 @@ pub struct Sought {
     pub alias: Option<String>,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
+    /// It may have a user namespace of its own.
+    pub own_users: bool,
     /// Where its namespace was seen earlier, as a path on the host.
     pub path: Option<String>,
 }
@@ -246,12 +248,21 @@ pub enum Outcome {
     Left(Result<()>),
     /// Of [`Work::Host`]: what was not as it should be.
     Hosted(Result<Vec<String>>),
-    /// Of [`Work::Walk`]: the namespaces that were found, by uid.
-    Walked(Result<BTreeMap<String, Arc<Netns>>>),
+    /// Of [`Work::Walk`].
+    Walked(Result<Walked>),
     /// Of [`Work::Compare`]: those pods, with the namespace that has one of their addresses, if one has.
     Compared(Result<BTreeMap<String, Option<Arc<Netns>>>>),
     /// Of [`Work::Probe`]: the pods whose path leads elsewhere or nowhere.
     Probed(Vec<Path>),
+}
+
+/// What a search for namespaces brought up.
+#[derive(Debug, Default)]
+pub struct Walked {
+    /// The namespaces that were found, by uid.
+    pub found: BTreeMap<String, Arc<Netns>>,
+    /// What was taken for a pod's and is none of its, by uid, one clause each.
+    pub refused: BTreeMap<String, Vec<String>>,
 }
 
 /// The record as it was written; `None` when none was asked for or it could not be written.

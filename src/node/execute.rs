@@ -8,13 +8,14 @@
 //! when nothing more pressing is to be done, and waits ready.
 
 use super::Site;
-use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Work};
+use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Walked, Work};
 use super::memory::{Memory, NodeSettings, Record};
 use super::watchdog::{Heartbeat, Watchdog};
 use crate::dataplane::branch_eni::Branches;
 use crate::dataplane::host::Host;
 use crate::dataplane::inpod::{self, InPod};
-use crate::dataplane::procfs::{self, Wanted};
+use crate::dataplane::procfs::root::CgroupRoots;
+use crate::dataplane::procfs::{Processes, Wanted, admit, carries_one_of};
 use crate::error::{Error, Kind, Result};
 use crate::logging::{News, Repeat};
 use crate::pod::redirection::Redirection;
@@ -53,6 +54,8 @@ pub struct Context {
     pub host: Netns,
     /// Where the host's files are.
     pub host_root: HostRoot,
+    /// Where the kubelet puts pods.
+    pub cgroup_roots: CgroupRoots,
     /// Records of sandboxes.
     pub memory: Memory,
     /// The host's rule and probe sets, where they are ours to keep.
@@ -85,6 +88,7 @@ impl Context {
             inpod,
             host,
             host_root: site.host_root.clone(),
+            cgroup_roots: site.cgroup_roots.clone(),
             memory,
             host_side,
             branches,
@@ -398,60 +402,65 @@ fn look_after_host(context: &Context, prune: bool) -> Result<Vec<String>> {
     Ok(differences)
 }
 
+impl Context {
+    fn processes(&self) -> Processes<'_> {
+        Processes { root: &self.host_root, cgroup_roots: &self.cgroup_roots, host: self.host.id() }
+    }
+}
+
+impl From<&Sought> for Wanted {
+    fn from(sought: &Sought) -> Self {
+        let Sought { uid, alias, ips, own_users, .. } = sought.clone();
+        Wanted { uid, alias, ips, own_users }
+    }
+}
+
 /// The pods whose processes are all in other namespaces than the one that is held for them.
 fn compare(context: &Context, pods: &[(Sought, NetnsId)]) -> Result<BTreeMap<String, Option<Arc<Netns>>>> {
-    let wanted = |sought: &Sought| {
-        let Sought { uid, alias, ips, .. } = sought.clone();
-        Wanted { uid, alias, ips }
-    };
-    let all: Vec<Wanted> = pods.iter().map(|(sought, _)| wanted(sought)).collect();
-    let homes = procfs::homes(&context.host_root, &all, context.host.id())?;
+    let all: Vec<Wanted> = pods.iter().map(|(sought, _)| sought.into()).collect();
+    let homes = context.processes().homes(&all)?;
     let elsewhere =
         |((_, held), homes): &(&(Sought, NetnsId), &BTreeSet<NetnsId>)| !homes.is_empty() && !homes.contains(held);
-    let moved: Vec<Wanted> = pods.iter().zip(&homes).filter(elsewhere).map(|((sought, _), _)| wanted(sought)).collect();
+    let moved: Vec<Wanted> = pods.iter().zip(&homes).filter(elsewhere).map(|((sought, _), _)| sought.into()).collect();
     if moved.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let mut found = procfs::find(&context.host_root, &moved, context.host.id(), &BTreeSet::new())?;
+    let mut found = context.processes().find(&moved, &BTreeSet::new())?.found;
     Ok(moved.into_iter().map(|pod| (found.remove(&pod.uid).map(Arc::new), pod.uid)).map(|(n, uid)| (uid, n)).collect())
 }
 
 /// Looks in remembered places first, then walks `/proc` once for all the others.
-pub fn walk(
-    context: &Context,
-    sought: &[Sought],
-    mut claimed: BTreeSet<NetnsId>,
-) -> Result<BTreeMap<String, Arc<Netns>>> {
-    let mut found = BTreeMap::new();
+pub fn walk(context: &Context, sought: &[Sought], mut claimed: BTreeSet<NetnsId>) -> Result<Walked> {
+    let mut walked = Walked::default();
     let mut others = Vec::new();
     for pod in sought {
-        match pod.path.as_deref().and_then(|path| in_place(context, path, &pod.ips, &claimed)) {
+        match in_place(context, pod, &claimed) {
             Some(netns) => {
                 claimed.insert(netns.id());
-                found.insert(pod.uid.clone(), Arc::new(netns));
+                walked.found.insert(pod.uid.clone(), Arc::new(netns));
             }
-            None => {
-                let Sought { uid, alias, ips, .. } = pod.clone();
-                others.push(Wanted { uid, alias, ips });
-            }
+            None => others.push(pod.into()),
         }
     }
     if !others.is_empty() {
-        let running = procfs::find(&context.host_root, &others, context.host.id(), &claimed)?;
-        found.extend(running.into_iter().map(|(uid, netns)| (uid, Arc::new(netns))));
+        let running = context.processes().find(&others, &claimed)?;
+        walked.found.extend(running.found.into_iter().map(|(uid, netns)| (uid, Arc::new(netns))));
+        let refused = running.refused.into_iter();
+        let said = |why: Vec<_>| why.iter().map(ToString::to_string).collect();
+        walked.refused = refused.map(|(uid, why)| (uid, said(why))).collect();
     }
-    Ok(found)
+    Ok(walked)
 }
 
 /// The namespace at a remembered path, if it is the pod's: a path and an inode may both be of another one by now, so
 /// an address must be the pod's.
-fn in_place(context: &Context, path: &str, ips: &[IpAddr], claimed: &BTreeSet<NetnsId>) -> Option<Netns> {
-    let netns = open_netns(&context.host_root, path).ok()?;
+fn in_place(context: &Context, pod: &Sought, claimed: &BTreeSet<NetnsId>) -> Option<Netns> {
+    let netns = open_netns(&context.host_root, pod.path.as_deref()?).ok()?;
     if netns.id() == context.host.id() || claimed.contains(&netns.id()) {
         return None;
     }
-    let inside = netns.enter(netlink::addresses).ok()?.ok()?;
-    inside.iter().any(|address| ips.contains(address)).then_some(netns)
+    admit(netns.owner().ok()?, pod.own_users).ok()?;
+    carries_one_of(&netns, &pod.ips).ok()?.then_some(netns)
 }
 
 /// Opens a namespace by the path a runtime gave: below the host root, else as process 1 sees it (a mount that was made

@@ -21,6 +21,7 @@ pub use event::Redirection;
 pub use run::run;
 pub use state::view;
 
+use crate::dataplane::procfs::root::CgroupRoots;
 use crate::install;
 use crate::kube;
 use crate::pod::decision::Policy;
@@ -40,6 +41,8 @@ pub struct Options {
     pub run_dir: PathBuf,
     /// `--host-root`.
     pub host_root: HostRoot,
+    /// `--kubelet-cgroup-root`.
+    pub cgroup_roots: CgroupRoots,
     /// `--ztunnel-uds-address`.
     pub ztunnel_socket: PathBuf,
     /// Which pods are in the mesh.
@@ -86,6 +89,8 @@ pub struct Site {
     pub run_dir: PathBuf,
     /// `--host-root`.
     pub host_root: HostRoot,
+    /// `--kubelet-cgroup-root`.
+    pub cgroup_roots: CgroupRoots,
     /// `ALLOW_SWITCH_TO_HOST_NS`.
     pub switch_to_host_ns: bool,
     /// `--ambient-enabled`: the host has rules of ours.
@@ -107,6 +112,7 @@ impl Options {
         Site {
             run_dir: self.run_dir.clone(),
             host_root: self.host_root.clone(),
+            cgroup_roots: self.cgroup_roots.clone(),
             switch_to_host_ns: self.switch_to_host_ns,
             ambient: self.policy.ambient_enabled,
             force_backend: self.force_backend.clone(),

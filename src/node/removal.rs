@@ -60,7 +60,7 @@ fn pod_rules(workspace: &Workspace, run_dir: &Path, run: Run, removal: &mut Remo
         return Ok(());
     }
     let sought: Vec<Sought> = records.iter().map(sought).collect();
-    let mut found = walk(workspace, &sought, BTreeSet::new())?;
+    let mut found = walk(workspace, &sought, BTreeSet::new())?.found;
     let programmer = workspace.programmer()?;
     let mut out = BTreeSet::new();
     for record in records {
@@ -93,6 +93,8 @@ fn sought(record: &Record) -> Sought {
         uid: record.uid.clone(),
         alias: record.alias.clone(),
         ips: record.ips.clone(),
+        // Not known any more.
+        own_users: true,
         path: Some(record.path.clone()).filter(|path| !path.is_empty()),
     }
 }

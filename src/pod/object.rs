@@ -212,6 +212,7 @@ struct Spec {
     service_account_name: String,
     #[serde(deserialize_with = "or_default")]
     host_network: bool,
+    host_users: Option<bool>,
     #[serde(deserialize_with = "or_default")]
     restart_policy: String,
     #[serde(deserialize_with = "or_default")]
@@ -296,6 +297,7 @@ impl RawPod {
             annotations: metadata.annotations.kept,
             phase,
             host_network: spec.host_network,
+            host_users: spec.host_users.unwrap_or(true),
             being_deleted: metadata.deletion_timestamp.is_some(),
             proxy: containers().find(|c| c.name == "istio-proxy").map(|c| Box::new(c.proxy())),
             has_istio_init: containers().any(|c| c.name == "istio-init"),
@@ -401,6 +403,7 @@ mod tests {
             ips: Vec::new(),
             phase: Phase::Active,
             host_network: false,
+            host_users: true,
             being_deleted: false,
             proxy: None,
             has_istio_init: false,

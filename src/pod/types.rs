@@ -48,6 +48,8 @@ pub struct Pod {
     pub phase: Phase,
     /// `spec.hostNetwork`.
     pub host_network: bool,
+    /// `spec.hostUsers`: false for a pod with a user namespace of its own.
+    pub host_users: bool,
     /// `metadata.deletionTimestamp` is set.
     pub being_deleted: bool,
     /// The container `istio-proxy`, init or not, if there is one.

@@ -1,14 +1,16 @@
 //! Finding a running pod's network namespace: proc trees made here, with real namespaces behind them.
 
-use ferrule::dataplane::procfs::{Wanted, find};
+use ferrule::dataplane::procfs::refusal::Refusal;
+use ferrule::dataplane::procfs::root::CgroupRoots;
+use ferrule::dataplane::procfs::{Findings, Processes, Wanted};
+use ferrule::error::Result;
 use ferrule::sys::file::HostRoot;
 use ferrule::sys::netlink;
 use ferrule::sys::netns::{Netns, NetnsId};
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
@@ -42,6 +44,10 @@ impl Tree {
         self.linked(pid, start, pod, Path::new(&format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd())));
     }
 
+    fn file(&self, pid: u32, name: &str) -> PathBuf {
+        self.0.path().join(format!("proc/{pid}/{name}"))
+    }
+
     fn linked(&self, pid: u32, start: u64, pod: &str, netns: &Path) {
         let dir = self.0.path().join(format!("proc/{pid}"));
         std::fs::create_dir_all(dir.join("ns")).unwrap();
@@ -52,15 +58,28 @@ impl Tree {
     }
 
     fn find(&self, wanted: &[Wanted], claimed: &[NetnsId]) -> Vec<(String, NetnsId)> {
-        let host = Netns::own().unwrap().id();
-        let claimed: BTreeSet<NetnsId> = claimed.iter().copied().collect();
-        let found = find(&HostRoot::new(self.0.path()), wanted, host, &claimed).unwrap();
+        let found = self.search(wanted, claimed).found;
         found.into_iter().map(|(uid, netns)| (uid, netns.id())).collect()
+    }
+
+    fn search(&self, wanted: &[Wanted], claimed: &[NetnsId]) -> Findings {
+        search(self.0.path(), wanted, claimed).unwrap()
     }
 }
 
+fn search(root: &Path, wanted: &[Wanted], claimed: &[NetnsId]) -> Result<Findings> {
+    let (root, cgroup_roots) = (HostRoot::new(root), CgroupRoots::default());
+    let processes = Processes { root: &root, cgroup_roots: &cgroup_roots, host: Netns::own().unwrap().id() };
+    processes.find(wanted, &claimed.iter().copied().collect())
+}
+
 fn wanted(uid: &str, ips: &[&str]) -> Wanted {
-    Wanted { uid: uid.to_owned(), alias: None, ips: ips.iter().map(|ip| ip.parse().unwrap()).collect() }
+    Wanted {
+        uid: uid.to_owned(),
+        alias: None,
+        own_users: false,
+        ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
+    }
 }
 
 #[test]
@@ -135,16 +154,14 @@ fn one_namespace_is_never_given_to_two_pods() {
 #[test]
 fn a_real_process_tree() {
     // Our own processes are in no pod: the walk ends without an answer and without an error.
-    let host = Netns::own().unwrap().id();
-    let found = find(&HostRoot::new("/"), &[wanted(UID, &["127.0.0.1"])], host, &BTreeSet::new()).unwrap();
-    assert!(found.is_empty());
+    let findings = search(Path::new("/"), &[wanted(UID, &["127.0.0.1"])], &[]).unwrap();
+    assert!(findings.found.is_empty() && findings.refused.is_empty(), "{findings:?}");
 }
 
 #[test]
 fn no_proc_is_an_error_that_names_it() {
     let dir = tempfile::tempdir().unwrap();
-    let host = Netns::own().unwrap().id();
-    let error = find(&HostRoot::new(dir.path()), &[], host, &BTreeSet::new()).unwrap_err();
+    let error = search(dir.path(), &[], &[]).unwrap_err();
     assert!(error.to_string().contains(&format!("{}/proc", dir.path().display())), "{error}");
 }
 
@@ -153,11 +170,16 @@ fn five_thousand_processes_cost_a_fraction_of_a_second() {
     let tree = Tree::new();
     let netns = pod_netns("10.9.0.7");
     let host = Netns::own().unwrap();
-    tree.process(1, 5000, UID, &netns);
-    tree.process(2, 1, OTHER, &host);
+    tree.process(2, 5000, UID, &netns);
+    tree.process(3, 1, OTHER, &host);
     let proc = tree.0.path().join("proc");
-    for pid in 3..=5000 {
-        symlink(if pid % 5 == 0 { "1" } else { "2" }, proc.join(pid.to_string())).unwrap();
+    for pid in 4..=5001 {
+        let (dir, like) = (proc.join(pid.to_string()), proc.join(if pid % 5 == 0 { "2" } else { "3" }));
+        std::fs::create_dir(&dir).unwrap();
+        symlink(like.join("ns"), dir.join("ns")).unwrap();
+        for file in ["cgroup", "stat"] {
+            std::fs::hard_link(like.join(file), dir.join(file)).unwrap();
+        }
     }
     // The best of three: the machine may be busy with other things.
     let took = (0..3).map(|_| {
@@ -167,4 +189,48 @@ fn five_thousand_processes_cost_a_fraction_of_a_second() {
     });
     let best = took.min().unwrap();
     assert!(best < Duration::from_millis(500), "{best:?}");
+}
+
+/// What is refused is told, with an example of each kind.
+#[test]
+fn what_is_refused_is_told() {
+    let tree = Tree::new();
+    let (right, visited) = (pod_netns("10.9.0.7"), pod_netns("10.9.0.8"));
+    let delegated = format!("/user.slice/user-1000.slice/user@1000.service/pod{UID}");
+    for pid in 10..20 {
+        tree.process(pid, 1, UID, &right);
+        std::fs::write(tree.file(pid, "cgroup"), format!("0::{delegated}/{pid}\n")).unwrap();
+    }
+    tree.process(20, 2, OTHER, &right);
+    std::fs::write(tree.file(20, "cgroup"), format!("0::/kubepods/pod{OTHER}/{CONTAINER}/pod{UID}\n")).unwrap();
+    tree.process(21, 3, UID, &visited);
+    let findings = tree.search(&[wanted(UID, &["10.9.0.7"])], &[]);
+    assert!(findings.found.is_empty());
+    let refused: Vec<String> = findings.refused[UID].iter().map(ToString::to_string).collect();
+    assert_eq!(refused.len(), 3, "{refused:?}");
+    for part in [delegated.as_str(), "which is inside another pod's", "none of the pod's addresses"] {
+        assert!(refused.iter().any(|why| why.contains(part)), "{part}: {refused:?}");
+    }
+    // The pod itself, younger than all of them, is found beside them.
+    tree.process(22, 4, UID, &right);
+    let findings = tree.search(&[wanted(UID, &["10.9.0.7"])], &[]);
+    assert_eq!(findings.found[UID].id(), right.id());
+    assert_eq!(findings.refused[UID].len(), 3);
+}
+
+/// Bounded, whatever a pod does.
+#[test]
+fn a_pod_with_hundreds_of_networks_is_looked_into_so_far() {
+    let tree = Tree::new();
+    let others: Vec<Netns> = (0..100).map(|_| Netns::scratch().unwrap()).collect();
+    for (pid, netns) in (100..).zip(&others) {
+        tree.process(pid, u64::from(pid), UID, netns);
+    }
+    let right = pod_netns("10.9.0.7");
+    tree.process(10, 1000, UID, &right);
+    let findings = tree.search(&[wanted(UID, &["10.9.0.7"])], &[]);
+    assert!(findings.found.is_empty());
+    assert_eq!(findings.refused[UID], [Refusal::Address]);
+    tree.process(11, 1, UID, &right);
+    assert_eq!(tree.search(&[wanted(UID, &["10.9.0.7"])], &[]).found[UID].id(), right.id());
 }

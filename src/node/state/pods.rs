@@ -240,6 +240,7 @@ impl Entry {
             uid: self.uid.clone(),
             alias: place.and_then(|place| place.alias.clone()).or_else(|| runtime_uid.map(str::to_owned)),
             ips: self.ips(),
+            own_users: self.object.as_ref().is_some_and(|object| !object.host_users),
             path: place.map(|place| place.path.clone()).filter(|path| !path.is_empty()),
         }
     }

@@ -1,16 +1,15 @@
 //! Race repair in place: the namespaces of broken pods are looked for, all in one walk, and redirected as an ADD would.
 
+use super::search::refusal;
 use super::{Phase, State, Task};
 use crate::error::{Kind, Result};
-use crate::node::event::{Action, Work};
+use crate::node::event::{Action, Walked, Work};
 use crate::node::publish::event_recorder::PodEvent;
 use crate::pod::decision::Action as Decided;
 use crate::pod::redirection::{self, Redirection};
 use crate::pod::types::{Phase as PodPhase, Pod as Object};
 use crate::repair::order::{End, Order};
-use crate::sys::netns::Netns;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl State {
@@ -72,10 +71,10 @@ impl State {
     }
 
     /// The namespaces of broken pods were looked for.
-    pub(super) fn sought(&mut self, uids: Vec<String>, found: Result<BTreeMap<String, Arc<Netns>>>) {
-        let (mut found, failure) = match found {
-            Ok(found) => (found, None),
-            Err(e) => (BTreeMap::new(), Some(format!("looking for its namespace failed: {e}"))),
+    pub(super) fn sought(&mut self, uids: Vec<String>, walked: Result<Walked>) {
+        let (Walked { mut found, mut refused }, failure) = match walked {
+            Ok(walked) => (walked, None),
+            Err(e) => (Walked::default(), Some(format!("looking for its namespace failed: {e}"))),
         };
         for uid in uids {
             let Some(object) = self.pods.get(&uid).and_then(|entry| entry.object.clone()) else {
@@ -91,7 +90,8 @@ impl State {
                 }
                 (None, _) => {
                     let why = failure.clone();
-                    let why = why.unwrap_or_else(|| "no running process of the pod has its address".to_owned());
+                    let refused = refusal(&refused.remove(&uid).unwrap_or_default());
+                    let why = why.unwrap_or_else(|| format!("no running process of the pod has its address{refused}"));
                     self.repaired(&uid, End::Failed(why));
                 }
             }

@@ -3,11 +3,11 @@
 use super::pods::{Entry, Place, Rules};
 use super::{State, Task};
 use crate::error::Result;
-use crate::node::event::{Redirection, TaskId, Work};
+use crate::node::event::{Redirection, TaskId, Walked, Work};
 use crate::node::memory::Record;
 use crate::pod::types::PodName;
 use crate::sys::netns::Netns;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,19 +92,20 @@ impl State {
         Some(task)
     }
 
-    pub(super) fn walked(&mut self, sought: &[(String, u64)], found: Result<BTreeMap<String, Arc<Netns>>>) {
-        let (mut found, failure) = match found {
-            Ok(found) => (found, None),
-            Err(e) => (BTreeMap::new(), Some(format!("looking for its namespace failed: {e}"))),
+    pub(super) fn walked(&mut self, sought: &[(String, u64)], walked: Result<Walked>) {
+        let (Walked { mut found, mut refused }, failure) = match walked {
+            Ok(walked) => (walked, None),
+            Err(e) => (Walked::default(), Some(format!("looking for its namespace failed: {e}"))),
         };
         for (uid, generation) in sought {
+            let refused = refused.remove(uid).unwrap_or_default();
             let netns = found.remove(uid).filter(|n| n.id() != self.config.host && self.holder(n.id()).is_none());
             let Some(mut entry) = self.pods.remove(uid) else { continue };
             entry.searching = false;
             if entry.generation == *generation && entry.netns.is_none() {
                 match netns {
-                    Some(netns) => self.found(&mut entry, netns),
-                    None => self.not_found(&mut entry, failure.clone()),
+                    Some(netns) => self.found(&mut entry, netns, &refused),
+                    None => self.not_found(&mut entry, failure.clone(), &refused),
                 }
             }
             self.pods.insert(uid.clone(), entry);
@@ -112,8 +113,9 @@ impl State {
         }
     }
 
-    fn found(&mut self, entry: &mut Entry, netns: Arc<Netns>) {
-        log::info!(uid = entry.uid.as_str(), pod:% = entry.name; "running pod found");
+    fn found(&mut self, entry: &mut Entry, netns: Arc<Netns>, refused: &[String]) {
+        let level = if refused.is_empty() { log::Level::Info } else { log::Level::Warn };
+        log::log!(level, uid = entry.uid.as_str(), pod:% = entry.name; "running pod found{}", refusal(refused));
         entry.searches = 0;
         entry.seek_at = None;
         entry.retry.reset();
@@ -136,7 +138,7 @@ impl State {
         entry.netns = Some(netns);
     }
 
-    fn not_found(&mut self, entry: &mut Entry, failure: Option<String>) {
+    fn not_found(&mut self, entry: &mut Entry, failure: Option<String>, refused: &[String]) {
         if entry.recalled && failure.is_none() && self.goal(entry).is_none() {
             self.give_up(entry);
             return;
@@ -147,8 +149,9 @@ impl State {
         entry.searches = entry.searches.saturating_add(1);
         entry.seek_at = Some(self.now + pause);
         if !entry.torn_down {
-            entry
-                .pod_event(failure.unwrap_or_else(|| "lost: no running process of the pod has its address".to_owned()));
+            let lost = || format!("lost: no running process of the pod has its address{}", refusal(refused));
+            let why = failure.unwrap_or_else(lost);
+            entry.pod_event(why);
         }
     }
 
@@ -160,4 +163,9 @@ impl State {
             self.withdraw(entry);
         }
     }
+}
+
+/// What was taken for a pod's and is none of its, if anything: told once, when the search has ended.
+pub(super) fn refusal(refused: &[String]) -> String {
+    if refused.is_empty() { String::new() } else { format!("; refused {}", refused.join("; and ")) }
 }

@@ -15,7 +15,7 @@ use crate::cni::event::GcEvent;
 use crate::cni::outside::Outside;
 use crate::dataplane::inpod::Differences;
 use crate::error::{Error, Kind};
-use crate::node::event::Redirection;
+use crate::node::event::{Redirection, Walked};
 use crate::pod::selector::EnablementSelectors;
 use crate::pod::types::{Namespace, Pod as Object};
 use crate::zds::server::{ConnectionId, Notice as Zds, Request as Told};
@@ -304,7 +304,7 @@ impl Script {
     fn walked(&mut self, found: &[(&str, &'static str)]) -> Vec<String> {
         assert!(self.work[0].1.starts_with("walk"), "{:?}", self.work);
         let found = found.iter().map(|(uid, netns)| ((*uid).to_owned(), self.netns(netns))).collect();
-        self.done(Outcome::Walked(Ok(found)))
+        self.done(Outcome::Walked(Ok(Walked { found, ..Walked::default() })))
     }
 
     /// A ztunnel answers the oldest request it was sent.

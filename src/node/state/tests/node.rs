@@ -177,6 +177,23 @@ fn people_are_told_what_is_lost_once() {
     assert_eq!(script.done(Outcome::Recognised(Err(Error::new("no")))), ["apply n1, remembered"]);
 }
 
+/// Whoever only says that he is the pod is told of, and does not get its place.
+#[test]
+fn what_was_refused_is_told_with_what_is_lost() {
+    let mut script = Script::node();
+    script.source(annotated("a", true, "enabled"));
+    assert_eq!(script.pass(Duration::from_millis(2001)), ["walk a"]);
+    let refused = |why: &[&str]| {
+        let why = why.iter().map(|why| (*why).to_owned()).collect();
+        Outcome::Walked(Ok(Walked { refused: BTreeMap::from([("a".to_owned(), why)]), ..Walked::default() }))
+    };
+    let lost = "announce a: lost: no running process of the pod has its address; refused this; and that";
+    assert_eq!(script.done(refused(&["this", "that"])), [lost]);
+    assert_eq!(script.state_of("a"), "lost");
+    assert_eq!(script.pass(Duration::from_millis(501)), ["walk a"]);
+    assert_eq!(script.done(refused(&["this", "that"])), NOTHING, "told once");
+}
+
 #[test]
 fn a_sandbox_that_was_replaced_is_followed() {
     let mut script = Script::node_with_pod();

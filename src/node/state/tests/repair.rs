@@ -29,7 +29,7 @@ fn script(repair: bool, delete: bool) -> Script {
 impl Script {
     fn found(&mut self, netns: Option<&'static str>) -> Vec<String> {
         let found = netns.map(|name| ("s".to_owned(), self.netns(name)));
-        self.done(Outcome::Walked(Ok(found.into_iter().collect())))
+        self.done(Outcome::Walked(Ok(Walked { found: found.into_iter().collect(), ..Walked::default() })))
     }
 }
 
@@ -60,7 +60,7 @@ fn an_add_into_the_same_namespace_and_the_repair_are_one() {
     let walk = script.work.remove(0);
     assert_eq!(script.add("s", "n"), ["redirect n Redirect of [10.0.0.9]"]);
     let found = [("s".to_owned(), script.netns("n"))].into_iter().collect();
-    assert_eq!(script.step(Event::Done(walk.0, Outcome::Walked(Ok(found)))), [""; 0]);
+    assert_eq!(script.step(Event::Done(walk.0, Outcome::Walked(Ok(Walked { found, ..Walked::default() })))), [""; 0]);
     let told = script.done(Outcome::Redirected(Ok(())));
     assert!(told.len() == 2 && told[0].starts_with("announce s: RepairBrokenPod ") && told[1] == "reply 1: sidecar");
 }

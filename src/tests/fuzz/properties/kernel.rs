@@ -2,8 +2,10 @@
 
 use super::{assert_restore, text};
 use ferrule::dataplane::own::Own;
-use ferrule::dataplane::procfs::cgroup::{PodUid, pod_of};
+use ferrule::dataplane::procfs::cgroup::{Judgement, Layout};
+use ferrule::dataplane::procfs::root::CgroupRoots;
 use ferrule::dataplane::procfs::start_time;
+use ferrule::dataplane::procfs::uid::PodUid;
 use ferrule::dataplane::{legacy, nft, own_set, probe_set};
 use ferrule::rules::diff::{Expected, Leftovers, plain_jumps};
 use ferrule::rules::inpod::{OWNED, Settings, rules};
@@ -169,17 +171,48 @@ fn stat(input: &[u8]) {
     assert_eq!(start_time(&format!("42 ({stat}) {rest}\n")), Some(8271));
 }
 
-/// `/proc/PID/cgroup`: lines that name no pod change nothing, and neither does saying it twice.
+/// `/proc/PID/cgroup`: lines that name no pod change nothing, and neither does saying it twice; what is below a part of
+/// the hierarchy that others have never makes a process a pod's, and what is below a pod's is that pod's.
 fn cgroup(input: &[u8]) {
-    // The kernel writes none, and `str::lines` takes one before a line feed for a part of it.
-    let Some(lines) = text(input).filter(|lines| !lines.contains('\r')) else { return };
-    let pod = pod_of(lines);
-    assert_eq!(pod_of(&format!("1:name=systemd:/init.scope\n{lines}\n{lines}\n0::/\n")), pod);
-    let Some(pod) = pod else { return };
-    let uid = format!("{pod:?}");
-    assert_eq!(PodUid::parse(&uid), Some(pod.clone()));
-    assert_eq!(pod_of(&format!("0::/kubepods/burstable/pod{uid}/x")), Some(pod));
-    let other = "0::/kubepods/pod00000000-0000-0000-0000-00000000000f\n";
-    let both = pod_of(&format!("{other}{lines}"));
-    assert!(both.is_none() || uid == "0000000000000000000000000000000f", "{both:?}");
+    let Some(lines) = text(input) else { return };
+    let roots = CgroupRoots::default();
+    let judge = |text: &str| Layout::new(&roots, "").judge(text);
+    let judgement = judge(lines);
+    assert_judgement(&judgement, lines);
+    let twice = judge(&format!("1:name=systemd:/init.scope\n{lines}\n{lines}\n0::/\n"));
+    assert_eq!(twice.member.as_ref().map(|member| &member.uid), judgement.member.as_ref().map(|member| &member.uid));
+    // As process 1's own.
+    assert_judgement(&Layout::new(&roots, lines).judge(lines), lines);
+    let below = |dir: &str| -> String {
+        let moved =
+            lines.split('\n').filter_map(|line| line.rsplit_once(":/").map(|(_, path)| format!("0::{dir}/{path}\n")));
+        moved.collect()
+    };
+    assert_eq!(judge(&below("/user.slice/user-1000.slice/user@1000.service")).member, None);
+    assert_eq!(judge(&below("/../..")).member, None);
+    let victim = PodUid::parse("00000000-0000-0000-0000-00000000000f");
+    let inside = below("/kubepods/burstable/pod00000000-0000-0000-0000-00000000000f");
+    let member = judge(&inside).member.map(|member| member.uid);
+    assert!(member.is_none() || member == victim, "{member:?}");
+    let Some(member) = judgement.member else { return };
+    let other = judge(&format!("0::/kubepods/pod00000000-0000-0000-0000-00000000000f\n{lines}")).member;
+    assert!(other.is_none() || Some(member.uid) == victim, "{other:?}");
+}
+
+/// Whatever is said is said of a pod that is named, and shown in a bounded text.
+fn assert_judgement(judgement: &Judgement, lines: &str) {
+    let digits: String = lines.to_ascii_lowercase().chars().filter(|c| !matches!(c, '-' | '_')).collect();
+    let member = judgement.member.iter().map(|member| &member.uid);
+    for uid in member.chain(judgement.refused.iter().map(|(uid, _)| uid)) {
+        let text = format!("{uid:?}");
+        assert_eq!(PodUid::parse(&text).as_ref(), Some(uid));
+        assert!(digits.contains(&text), "{text}");
+    }
+    for proof in judgement.member.iter().flat_map(|member| &member.proofs) {
+        assert!(proof.path.starts_with('/') && !proof.path.contains("/../"), "{proof:?}");
+    }
+    for (_, why) in &judgement.refused {
+        let why = why.to_string();
+        assert!(why.len() < 4096 && !why.contains('\n'), "{why}");
+    }
 }
