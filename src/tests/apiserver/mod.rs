@@ -7,34 +7,26 @@
 
 mod fault;
 mod serve;
+mod state;
 mod store;
 mod tls;
 mod wire;
 
 pub use fault::Fault;
+pub use state::Patch;
 pub use store::{Kind, Object};
 
 use fault::Planned;
 use serde_json::{Value, json};
-use std::collections::VecDeque;
+use state::Inner;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use store::Store;
-use tls::Certificates;
-
-/// A patch as it came.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Patch {
-    pub namespace: String,
-    pub name: String,
-    pub body: Value,
-}
+use std::time::Duration;
 
 /// A running server, and a folder laid out as a pod's service account (`token`, `ca.crt`) with a `kubeconfig` beside.
 pub struct ApiServer {
@@ -45,52 +37,11 @@ pub struct ApiServer {
     authorities: u32,
 }
 
-pub struct Inner {
-    store: Mutex<Store>,
-    changed: Condvar,
-    state: Mutex<State>,
-    number: AtomicU64,
-    cuts: AtomicU64,
-    bookmarks: AtomicU64,
-    accepted: AtomicU64,
-}
-
-struct State {
-    certificates: Arc<Certificates>,
-    tokens: Vec<String>,
-    faults: Vec<Planned>,
-    requests: VecDeque<wire::Request>,
-    patches: Vec<Patch>,
-    connections: Vec<TcpStream>,
-    bookmark_every: Duration,
-    stopping: bool,
-}
-
-/// Requests that are remembered.
-const REMEMBERED: usize = 10_000;
-
 impl ApiServer {
     /// Starts on a free port of 127.0.0.1, its files in `dir`.
     pub fn start(dir: &Path) -> Self {
         let certificates = Arc::new(tls::make(1));
-        let inner = Arc::new(Inner {
-            store: Mutex::default(),
-            changed: Condvar::new(),
-            state: Mutex::new(State {
-                certificates,
-                tokens: vec!["token-1".into()],
-                faults: Vec::new(),
-                requests: VecDeque::new(),
-                patches: Vec::new(),
-                connections: Vec::new(),
-                bookmark_every: Duration::from_secs(60),
-                stopping: false,
-            }),
-            number: AtomicU64::new(1),
-            cuts: AtomicU64::new(0),
-            bookmarks: AtomicU64::new(0),
-            accepted: AtomicU64::new(0),
-        });
+        let inner = Arc::new(Inner::new(certificates));
         let mut server = ApiServer { inner, port: 0, dir: dir.to_owned(), listening: None, authorities: 1 };
         server.listen();
         server.write_token("token-1");
@@ -362,82 +313,6 @@ impl Write for ReadWrite<'_> {
     }
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
-    }
-}
-
-impl Inner {
-    fn store(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
-    }
-
-    fn changed(&self) {
-        // Whoever checks holds the lock until it waits, so no change is missed.
-        drop(self.store());
-        self.changed.notify_all();
-    }
-
-    /// Waits for a condition or a time.
-    fn wait_until(&self, time: Option<Instant>, condition: impl Fn(&Inner) -> bool) {
-        // A condition that is noticed late, at the next tick, is noticed all the same.
-        const TICK: Duration = Duration::from_millis(50);
-        while !condition(self) {
-            let left = time.map_or(TICK, |t| t.saturating_duration_since(Instant::now()).min(TICK));
-            if left.is_zero() {
-                return;
-            }
-            let guard = self.store();
-            let version = guard.version;
-            let _ = self.changed.wait_timeout_while(guard, left, |store| store.version == version).unwrap();
-        }
-    }
-
-    fn note(&self, request: &wire::Request) {
-        let mut state = self.state();
-        if state.requests.len() == REMEMBERED {
-            state.requests.pop_front();
-        }
-        state.requests.push_back(request.clone());
-    }
-
-    fn patched(&self, patch: Patch) {
-        self.state().patches.push(patch);
-        self.changed();
-    }
-
-    fn fault(&self, verb: &str, plural: &str) -> Option<Fault> {
-        let mut state = self.state();
-        let at = state.faults.iter().position(|f| f.concerns(verb, plural))?;
-        let planned = &mut state.faults[at];
-        let fault = planned.fault.clone();
-        match &mut planned.times {
-            None => {}
-            Some(1) => drop(state.faults.remove(at)),
-            Some(times) => *times -= 1,
-        }
-        Some(fault)
-    }
-
-    fn lets_in(&self, request: &wire::Request, certified: bool) -> bool {
-        match request.header("authorization").and_then(|h| h.strip_prefix("Bearer ")) {
-            Some(token) => self.state().tokens.iter().any(|t| t == token),
-            None => certified,
-        }
-    }
-
-    fn bookmark_every(&self) -> Duration {
-        self.state().bookmark_every
-    }
-
-    fn cuts(&self) -> u64 {
-        self.cuts.load(Ordering::SeqCst)
-    }
-
-    fn next_number(&self) -> u64 {
-        self.number.fetch_add(1, Ordering::SeqCst)
     }
 }
 

@@ -1,9 +1,9 @@
 //! One connection: requests to answers.
 
 use super::fault::Fault;
+use super::state::{Inner, Patch};
 use super::store::{Change, Kind, Selector, merge};
 use super::wire::{self, Request};
-use super::{Inner, Patch};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};

@@ -1,10 +1,11 @@
 //! The ZDS side: connects, keeps a proxy per pod as it is told, and answers.
 
 use super::fault::{Approach, Fault, On};
+use super::options::Options;
+use super::proxy;
 use super::proxy::{Mesh, Proxy, netns_id};
 use super::stats::{Board, Event, PodStats};
 use super::stop::Stop;
-use super::{Options, proxy};
 use ferrule::sys::fd::{recv_with_fds, send_with_fd};
 use ferrule::zds::wire::{Ack, Answer, PACKET_LIMIT, Payload, Version, WorkloadInfo, WorkloadRequest};
 use ferrule::zds::wire::{WorkloadResponse, ZdsHello};

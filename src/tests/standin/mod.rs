@@ -13,6 +13,7 @@
 mod client;
 mod dns;
 mod fault;
+mod options;
 mod proxy;
 mod socket;
 mod stats;
@@ -20,26 +21,13 @@ mod stop;
 
 pub use dns::{ANSWER_V4, ANSWER_V6};
 pub use fault::{Approach, Fault, On, parse as parse_fault};
+pub use options::Options;
 pub use stats::{Event, Flow, PodStats, Stats};
 
 use stats::Board;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use stop::Stop;
-
-/// What the stand-in is told once.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// The ZDS socket.
-    pub socket: PathBuf,
-    /// Open the DNS port as well.
-    pub dns: bool,
-    /// How it connects.
-    pub approach: Approach,
-    /// What it does wrong.
-    pub faults: Vec<(On, Fault)>,
-}
 
 /// A running stand-in. Dropping it is ztunnel's death: the proxies end and the connection is closed.
 pub struct Standin {

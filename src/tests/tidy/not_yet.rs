@@ -60,8 +60,6 @@ sys/netlink.rs
 sys/netlink/attributes.rs
 sys/netlink/socket.rs
 
-tests/apiserver/mod.rs
-tests/apiserver/serve.rs
 tests/bench/cluster.rs
 tests/bench/mod.rs
 tests/bench/rows.rs
@@ -75,8 +73,6 @@ tests/fuzz/properties/options.rs
 tests/fuzz/properties/pod.rs
 tests/install.rs
 tests/install/faults.rs
-tests/standin/client.rs
-tests/standin/mod.rs
 ";
 
 /// Files that import what is not below them.
