@@ -8,8 +8,9 @@ mod repeat;
 mod scope;
 
 pub use line::Line;
-pub use repeat::{News, Recovered, Repeat};
-pub use scope::{Levels, parse_level};
+pub(crate) use repeat::{News, Repeat};
+pub use scope::Levels;
+pub(crate) use scope::parse_level;
 
 use crate::error::{Error, Result};
 use crate::sys::clock;
@@ -59,7 +60,7 @@ pub fn start(options: Options) -> Result<()> {
 
 /// Installs the plugin's logger: one JSON object a line, each in one write to `sink`. What is logged is for
 /// [`log::set_max_level`] to say afterwards. A second call changes nothing.
-pub fn start_plugin(sink: impl Write + Send + 'static) {
+pub(crate) fn start_plugin(sink: impl Write + Send + 'static) {
     let mut builder = Builder::new();
     builder.filter_level(LevelFilter::Trace).target(Target::Pipe(Box::new(sink)));
     builder.format(|out, record| writeln!(out, "{}", Line::of(record, clock::wall()).json()));
@@ -76,7 +77,7 @@ pub fn tell(remarks: &[(Level, String)]) {
 
 /// Prints a line that the plugin logged: one JSON object, its time and its fields kept. Anything else is printed as a
 /// message.
-pub fn relay(text: &str) {
+pub(crate) fn relay(text: &str) {
     let level = Line::relayed(text, clock::wall()).severity();
     log::log!(target: RELAYED, level, "{text}");
 }

@@ -11,42 +11,42 @@ use std::time::Duration;
 
 /// Installer passes by result (`SUCCESS`, `COPY_BINARIES_FAILURE`, `CREATE_KUBECONFIG_FAILURE`,
 /// `CREATE_CNI_CONFIG_FAILURE`).
-pub static INSTALLS: Counter<1> =
+pub(crate) static INSTALLS: Counter<1> =
     Counter::new("istio_cni_installs_total", "Installations of the CNI plugin by result.", ["result"]);
 /// 1 while plugin, configuration and kubeconfig are right, else 0.
-pub static INSTALL_READY: Gauge<0> =
+pub(crate) static INSTALL_READY: Gauge<0> =
     Gauge::new("istio_cni_install_ready", "Whether the CNI plugin is installed and configured.", []);
 /// Repairs of race-broken sidecar pods by type (`delete`, `label`, `repair`) and result (`success`, `skip`, `fail`).
-pub static REPAIRS: Counter<2> = Counter::new(
+pub(crate) static REPAIRS: Counter<2> = Counter::new(
     "istio_cni_repair_pods_repaired_total",
     "Pods that started without redirection, by what was done and how it went.",
     ["type", "result"],
 );
 /// Pod events handled, by type (`add`, `update`, `delete`).
-pub static RECONCILE_EVENTS: Counter<1> =
+pub(crate) static RECONCILE_EVENTS: Counter<1> =
     Counter::new("nodeagent_reconcile_events_total", "Pod events handled by type.", ["type"]);
 /// Connections of ztunnels that have said hello.
-pub static ZTUNNEL_CONNECTED: Gauge<0> = Gauge::new("ztunnel_connected", "Connected ztunnels.", []);
+pub(crate) static ZTUNNEL_CONNECTED: Gauge<0> = Gauge::new("ztunnel_connected", "Connected ztunnels.", []);
 /// Requests of CNI plugins by the HTTP status they were answered with.
-pub static PLUGIN_REQUESTS: Counter<1> =
+pub(crate) static PLUGIN_REQUESTS: Counter<1> =
     Counter::new("istio_cni_plugin_requests_total", "Requests of CNI plugins by response code.", ["response_code"]);
 /// Enrolments by state (`pending`, `enrolled`, `lost`).
-pub static ENROLMENTS: Gauge<1> = Gauge::new("ferrule_enrolments", "Pods in the mesh by state.", ["state"]);
+pub(crate) static ENROLMENTS: Gauge<1> = Gauge::new("ferrule_enrolments", "Pods in the mesh by state.", ["state"]);
 /// Seconds an enrolment took, by step (`rules`, `ztunnel`, `total`).
-pub static ENROLMENT_SECONDS: Histogram<1> =
+pub(crate) static ENROLMENT_SECONDS: Histogram<1> =
     Histogram::new("ferrule_enrolment_seconds", "Duration of enrolments by step.", ["step"]);
 /// What verification found wrong and put right, by kind: `rules`, `routes` (with policy rules), `netns` (replaced),
 /// `ztunnel` (it had to be told again of a pod it had acknowledged), `host`.
-pub static VERIFICATION_REPAIRS: Counter<1> =
+pub(crate) static VERIFICATION_REPAIRS: Counter<1> =
     Counter::new("ferrule_verification_repairs_total", "Differences found and repaired by kind.", ["kind"]);
 /// Watches of the Kubernetes API that had to list again, by resource.
-pub static WATCH_RESTARTS: Counter<1> =
+pub(crate) static WATCH_RESTARTS: Counter<1> =
     Counter::new("ferrule_watch_restarts_total", "Watches that started over with a list, by resource.", ["resource"]);
 /// Seconds a request to the Kubernetes API took, by verb.
-pub static API_REQUEST_SECONDS: Histogram<1> =
+pub(crate) static API_REQUEST_SECONDS: Histogram<1> =
     Histogram::new("ferrule_api_request_seconds", "Duration of requests to the Kubernetes API by verb.", ["verb"]);
 /// Times another writer was found to undo the CNI configuration again and again.
-pub static CONF_FIGHTS: Counter<0> =
+pub(crate) static CONF_FIGHTS: Counter<0> =
     Counter::new("ferrule_conf_fights_total", "Conflicts over the CNI configuration with another writer.", []);
 
 static ALL: [&dyn Metric; 12] = [
@@ -127,7 +127,7 @@ fn sample(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl std
 }
 
 /// Counts up.
-pub struct Counter<const N: usize>(Family<u64, N>);
+pub(crate) struct Counter<const N: usize>(Family<u64, N>);
 
 impl<const N: usize> Counter<N> {
     const fn new(name: &'static str, help: &'static str, labels: [&'static str; N]) -> Self {
@@ -147,7 +147,7 @@ impl<const N: usize> Metric for Counter<N> {
 }
 
 /// What is now.
-pub struct Gauge<const N: usize>(Family<i64, N>);
+pub(crate) struct Gauge<const N: usize>(Family<i64, N>);
 
 impl<const N: usize> Gauge<N> {
     const fn new(name: &'static str, help: &'static str, labels: [&'static str; N]) -> Self {
@@ -178,7 +178,7 @@ struct Durations {
 }
 
 /// How long things took.
-pub struct Histogram<const N: usize>(Family<Durations, N>);
+pub(crate) struct Histogram<const N: usize>(Family<Durations, N>);
 
 impl<const N: usize> Histogram<N> {
     const fn new(name: &'static str, help: &'static str, labels: [&'static str; N]) -> Self {

@@ -10,7 +10,7 @@ pub mod api;
 pub mod client;
 pub mod config;
 mod credentials;
-pub mod dns;
+pub(crate) mod dns;
 mod known;
 pub mod kubeconfig;
 pub mod list;

@@ -5,10 +5,10 @@
 //! controller carries its orders out.
 
 mod case;
-pub mod controller;
+pub(crate) mod controller;
 mod deletions;
 pub mod detect;
-pub mod order;
+pub(crate) mod order;
 
 use detect::Filter;
 

@@ -1,24 +1,24 @@
 //! One door per effect on the machine. Nothing outside this folder spawns a process or a thread, reads the
 //! environment or the clock, writes a file or enters a namespace (clippy's `disallowed-methods` holds the doors shut).
 
-pub mod backoff;
+pub(crate) mod backoff;
 pub mod cgroup;
 pub mod clock;
 pub mod exchange;
 pub mod exec;
 pub mod fd;
-pub mod ffi;
+pub(crate) mod ffi;
 pub mod file;
 pub mod logfile;
-pub mod mount;
+pub(crate) mod mount;
 pub mod netlink;
 pub mod netns;
 pub mod process;
-pub mod random;
-pub mod resolv_conf;
-pub mod sync;
+pub(crate) mod random;
+pub(crate) mod resolv_conf;
+pub(crate) mod sync;
 pub mod tcp;
-pub mod thread;
+pub(crate) mod thread;
 pub mod unix;
 pub mod wakeup;
-pub mod watch;
+pub(crate) mod watch;
