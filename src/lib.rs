@@ -31,7 +31,7 @@
 //! | 4 | [`cli`] argv to command |
 //! | 4 | [`config`] strings to each room's own options |
 //! | 3 | [`node`] decides, and owns all mutable state |
-//! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`repair`] pods that started before the plugin was there; [`zds`] serving ztunnel; [`kube`] the Kubernetes API |
+//! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`repair`] pods that started before the plugin was there; [`zds`] serving ztunnel; [`sds`] secrets for Envoy; [`kube`] the Kubernetes API |
 //! | 1 | [`pod`] what a pod is and whether we want it |
 //! | 1 | [`rules`] what the packet filter should say; [`certificate`] keys, requests, chains and roots |
 //! | 0 | [`grpc`] calls over HTTP/2 |
@@ -78,5 +78,6 @@ pub mod node;
 pub mod pod;
 pub mod repair;
 pub mod rules;
+pub mod sds;
 pub mod sys;
 pub mod zds;

@@ -14,6 +14,7 @@ mod kernel;
 mod kube;
 mod options;
 mod pod;
+mod sds;
 mod zds;
 
 /// A property of any bytes.
@@ -39,6 +40,7 @@ pub const ALL: &[(&str, Property)] = &[
     ("options", options::options),
     ("pod_rules", pod::rules),
     ("proc", kernel::proc),
+    ("sds", sds::stream),
     ("selectors", pod::selectors),
     ("zds", zds::packets),
 ];
