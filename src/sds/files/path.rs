@@ -18,8 +18,10 @@ pub(super) fn directories(path: &Path) -> BTreeSet<PathBuf> {
             Some(Component::RootDir) => here = PathBuf::from("/"),
             Some(Component::ParentDir) => {
                 // Right, since no link is left in `here`.
-                if !here.pop() {
+                if here.as_os_str().is_empty() || here.ends_with("..") {
                     here.push("..");
+                } else {
+                    here.pop();
                 }
             }
             Some(Component::Normal(name)) => {
@@ -85,5 +87,6 @@ mod tests {
         check("none/none", &[""]);
         check("loop", &[""]);
         assert_eq!(directories(Path::new("f")), [PathBuf::from(".")].into());
+        assert_eq!(directories(Path::new("../../nothing")), [PathBuf::from("../..")].into());
     }
 }
