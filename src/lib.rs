@@ -30,8 +30,8 @@
 //! | 4 | `main` the one front door |
 //! | 4 | [`cli`] argv to command |
 //! | 4 | [`config`] strings to each room's own options |
-//! | 3 | [`node`] decides, and owns all mutable state |
-//! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`repair`] pods that started before the plugin was there; [`zds`] serving ztunnel; [`sds`] secrets for Envoy; [`kube`] the Kubernetes API |
+//! | 3 | [`node`] decides, and owns all mutable state; [`proxy`] the proxy agent |
+//! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`repair`] pods that started before the plugin was there; [`zds`] serving ztunnel; [`ca`] having certificates signed; [`sds`] secrets for Envoy; [`kube`] the Kubernetes API |
 //! | 1 | [`pod`] what a pod is and whether we want it |
 //! | 1 | [`rules`] what the packet filter should say; [`certificate`] keys, requests, chains and roots |
 //! | 0 | [`grpc`] calls over HTTP/2 |
@@ -61,6 +61,7 @@
 //! - **Every wait is bounded**, every program has a deadline, no lock is held across I/O.
 //! - **Safe against kill -9.** The next start converges to the same state from what the kernel and the files say.
 
+pub mod ca;
 pub mod certificate;
 pub mod cli;
 pub mod cni;
@@ -76,6 +77,7 @@ pub mod logging;
 pub mod metrics;
 pub mod node;
 pub mod pod;
+pub mod proxy;
 pub mod repair;
 pub mod rules;
 pub mod sds;

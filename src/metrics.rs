@@ -7,7 +7,7 @@ use crate::sys::sync;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Installer passes by result (`SUCCESS`, `COPY_BINARIES_FAILURE`, `CREATE_KUBECONFIG_FAILURE`,
 /// `CREATE_CNI_CONFIG_FAILURE`).
@@ -49,7 +49,41 @@ pub(crate) static API_REQUEST_SECONDS: Histogram<1> =
 pub(crate) static CONF_FIGHTS: Counter<0> =
     Counter::new("ferrule_conf_fights_total", "Conflicts over the CNI configuration with another writer.", []);
 
-static ALL: [&dyn Metric; 12] = [
+/// Seconds until a certificate expires, by resource (`default`); negative once it has.
+pub(crate) static CERT_EXPIRY: Countdown<1> = Countdown(Family::new(
+    "istio_agent_cert_expiry_seconds",
+    "Seconds until the certificate expires, by resource.",
+    ["resource_name"],
+));
+/// Times that certificates in files could not be used.
+pub(crate) static FILE_SECRET_FAILURES: Counter<0> = Counter::new(
+    "istio_agent_num_file_secret_failures_total",
+    "Times that certificates in files could not be used.",
+    [],
+);
+/// Requests for a workload's certificate begun, by type (`csr`).
+pub(crate) static CSR_REQUESTS: Counter<1> =
+    Counter::new("istio_agent_num_outgoing_requests", "Certificate requests begun, by type.", ["request_type"]);
+/// Requests for a workload's certificate that failed, all attempts of one included, by type (`csr`).
+pub(crate) static CSR_FAILURES: Counter<1> = Counter::new(
+    "istio_agent_num_failed_outgoing_requests",
+    "Certificate requests that failed, by type.",
+    ["request_type"],
+);
+/// Attempts after the first of a request, by type (`csr`).
+pub(crate) static CSR_RETRIES: Counter<1> = Counter::new(
+    "istio_agent_num_outgoing_retries",
+    "Attempts after the first of a certificate request, by type.",
+    ["request_type"],
+);
+/// Milliseconds that requests took, pauses included, by type (`csr`).
+pub(crate) static CSR_LATENCY: Counter<1> = Counter::new(
+    "istio_agent_outgoing_latency",
+    "Milliseconds that certificate requests took, by type.",
+    ["request_type"],
+);
+
+static ALL: [&dyn Metric; 18] = [
     &INSTALLS,
     &INSTALL_READY,
     &REPAIRS,
@@ -62,6 +96,12 @@ static ALL: [&dyn Metric; 12] = [
     &WATCH_RESTARTS,
     &API_REQUEST_SECONDS,
     &CONF_FIGHTS,
+    &CERT_EXPIRY,
+    &FILE_SECRET_FAILURES,
+    &CSR_REQUESTS,
+    &CSR_FAILURES,
+    &CSR_RETRIES,
+    &CSR_LATENCY,
 ];
 
 /// Everything as Prometheus text, with the process's own numbers as they are now.
@@ -135,8 +175,13 @@ impl<const N: usize> Counter<N> {
     }
 
     /// One more of the series with these label values.
-    pub fn inc(&self, values: [&str; N]) {
-        self.0.update(values, |count| *count += 1);
+    pub(crate) fn inc(&self, values: [&str; N]) {
+        self.add(values, 1);
+    }
+
+    /// As many more of the series with these label values.
+    pub(crate) fn add(&self, values: [&str; N], more: u64) {
+        self.0.update(values, |count| *count += more);
     }
 }
 
@@ -164,6 +209,28 @@ impl<const N: usize> Metric for Gauge<N> {
     fn render(&self, out: &mut String) {
         self.0.render("gauge", out, |out, labels, value| sample(out, self.0.name, labels, value));
     }
+}
+
+/// How long it is until some time; computed when it is rendered.
+pub(crate) struct Countdown<const N: usize>(Family<i64, N>);
+
+impl<const N: usize> Countdown<N> {
+    /// Sets the time of the series with these label values.
+    pub(crate) fn set(&self, values: [&str; N], time: SystemTime) {
+        self.0.update(values, |seconds| *seconds = since_1970(time));
+    }
+}
+
+impl<const N: usize> Metric for Countdown<N> {
+    fn render(&self, out: &mut String) {
+        let now = since_1970(crate::sys::clock::wall());
+        self.0.render("gauge", out, |out, labels, time| sample(out, self.0.name, labels, time - now));
+    }
+}
+
+fn since_1970(time: SystemTime) -> i64 {
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or_else(|before| -seconds(before.duration()), seconds)
 }
 
 /// Upper bounds of the buckets, seconds: from a netlink dump to the longest time-out.

@@ -15,4 +15,5 @@ pub mod roots;
 pub mod rsa;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 pub mod x509;

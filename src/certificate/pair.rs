@@ -33,8 +33,7 @@ pub struct Pair {
 /// Reads the first certificate of a chain and the first key of a key file, both PEM; fails when one of them is missing
 /// or broken, when the key is encrypted, or when they do not belong together.
 pub fn check(chain: &[u8], key: &[u8]) -> Result<Pair> {
-    let leaf = pem::certificates(chain).next().ok_or_else(|| invalid!("no certificate in the chain's file"))?;
-    let leaf = Certificate::parse(&leaf)?;
+    let leaf = leaf(chain)?;
     let block = pem::blocks(key)
         .find(|block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY"))
         .ok_or_else(|| invalid!("no private key in the key's file"))?;
@@ -45,6 +44,12 @@ pub fn check(chain: &[u8], key: &[u8]) -> Result<Pair> {
         Match::Different => Err(invalid!("the private key is not that of the certificate")),
         key => Ok(Pair { leaf, key }),
     }
+}
+
+/// The first certificate of a chain, PEM.
+pub fn leaf(chain: &[u8]) -> Result<Certificate> {
+    let leaf = pem::certificates(chain).next().ok_or_else(|| invalid!("no certificate in the chain"))?;
+    Certificate::parse(&leaf)
 }
 
 /// What a private key says of its public one.

@@ -6,6 +6,18 @@ use crate::error::{Error, Result};
 use crate::invalid;
 use std::collections::BTreeSet;
 
+/// Where operating systems keep the roots that they trust; the first that exists counts.
+pub const SYSTEM_FILES: [&str; 8] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+    "/usr/local/etc/ssl/cert.pem",
+    "/etc/ssl/certs/ca-certificates",
+];
+
 /// Root certificates, each readable, none twice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Roots(Vec<Vec<u8>>);

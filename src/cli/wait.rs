@@ -4,8 +4,8 @@ use super::page::Page;
 use crate::config::option::{Expected, Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::client::{encode_request, exchange};
-use crate::kube::dns;
 use crate::sys::clock;
+use crate::sys::lookup;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -142,7 +142,9 @@ impl Wait {
         let Url { host, port, target } = &self.url;
         let addresses = match host.parse::<IpAddr>() {
             Ok(address) => vec![address],
-            Err(_) => dns::look_up(host, self.request_timeout, &|| false).with_context(|| format!("look up {host}"))?,
+            Err(_) => {
+                lookup::look_up(host, self.request_timeout, &|| false).with_context(|| format!("look up {host}"))?
+            }
         };
         let mut error = Error::of(Kind::NotFound, format_args!("{host} has no address"));
         for address in addresses {

@@ -10,7 +10,6 @@ pub mod api;
 pub mod client;
 pub mod config;
 mod credentials;
-pub(crate) mod dns;
 mod known;
 pub mod kubeconfig;
 pub mod list;

@@ -4,7 +4,7 @@
 //! bound for how long sent bytes may stay unacknowledged (tcp(7)). [`Sockets::close`] ends reads, writes, connects and
 //! waits of every connection made through it at once.
 
-use super::dns;
+use crate::sys::lookup;
 use crate::sys::sync;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -234,7 +234,7 @@ impl Resolver for Names {
         let (host, port) = target.rsplit_once(':').ok_or(UreqError::HostNotFound)?;
         let port = port.parse().map_err(|_| UreqError::BadUri(uri.to_string()))?;
         let limit = timeout.not_zero().map_or(RESOLVE_LIMIT, |t| *t);
-        let addresses = dns::look_up(host, limit, &|| self.0.is_closed())?;
+        let addresses = lookup::look_up(host, limit, &|| self.0.is_closed())?;
         for address in addresses.into_iter().take(MAX_ADDRESSES) {
             found.push(SocketAddr::new(address, port));
         }

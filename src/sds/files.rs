@@ -10,16 +10,14 @@ mod tests;
 
 use super::resource::Resource;
 use crate::certificate::pair;
-use crate::certificate::roots::Roots;
+use crate::certificate::roots::{Roots, SYSTEM_FILES};
 use crate::certificate::x509::Certificate;
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::wakeup::Wakeup;
 use crate::sys::watch::{self, Watch};
-use crate::sys::{clock, fd, file, thread};
-use nix::poll::{PollFd, PollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use crate::sys::{clock, file, thread};
 use ring::digest::{SHA256, digest};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -34,7 +32,7 @@ const POLL: Duration = Duration::from_secs(30);
 /// Events that come together are joined for this long.
 const JOIN: Duration = Duration::from_millis(5);
 /// The longest pause between two looks at files that are not right.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// How files are read.
 #[derive(Debug, Clone)]
@@ -65,6 +63,8 @@ pub enum Content {
     },
     /// Roots.
     Roots(Roots),
+    /// Whether the file is there.
+    Exists(bool),
 }
 
 /// What is told of the files of a resource.
@@ -87,18 +87,23 @@ pub enum Files {
     },
     /// Roots.
     Roots(PathBuf),
+    /// A file that others read; only whether it is there counts.
+    Existing(PathBuf),
 }
 
 impl Files {
     fn paths(&self) -> Vec<&PathBuf> {
         match self {
             Files::Certificate { chain, key } => vec![chain, key],
-            Files::Roots(path) => vec![path],
+            Files::Roots(path) | Files::Existing(path) => vec![path],
         }
     }
 
     /// The bytes of each file.
     fn read(&self) -> Result<Vec<Zeroizing<Vec<u8>>>> {
+        if let Files::Existing(path) = self {
+            return Ok(vec![Zeroizing::new(vec![u8::from(path.exists())])]);
+        }
         self.paths().into_iter().map(|path| file::read_limited(path, LIMIT).map(Zeroizing::new)).collect()
     }
 
@@ -122,6 +127,7 @@ impl Files {
                 }
                 Ok(Content::Roots(read.roots))
             }
+            (Files::Existing(_), [there]) => Ok(Content::Exists(***there == [1])),
             _ => Err(Error::of(Kind::Invalid, "not as many files as were named")),
         }
     }
@@ -143,21 +149,9 @@ impl TryFrom<&Resource> for Files {
     }
 }
 
-/// Where operating systems keep the roots that they trust, in the order of Istio's agent.
-const SYSTEM_ROOTS: [&str; 8] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/cacert.pem",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-    "/usr/local/etc/ssl/cert.pem",
-    "/etc/ssl/certs/ca-certificates",
-];
-
 /// The file of the operating system's roots.
 pub fn system_roots() -> Result<PathBuf> {
-    let found = SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists());
+    let found = SYSTEM_FILES.iter().map(PathBuf::from).find(|path| path.exists());
     found.ok_or_else(|| {
         Error::of(Kind::NotFound, "the operating system's root certificates are in none of the usual files")
     })
@@ -165,9 +159,15 @@ pub fn system_roots() -> Result<PathBuf> {
 
 /// A running reader. Dropping it stops it.
 pub struct Reader {
-    requests: Sender<Request>,
-    wakeup: Arc<EventFd>,
+    handle: Handle,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Tells a [`Reader`] what to read.
+#[derive(Clone)]
+pub struct Handle {
+    requests: Sender<Request>,
+    wakeup: Arc<Wakeup>,
 }
 
 enum Request {
@@ -179,14 +179,25 @@ enum Request {
 impl Reader {
     /// Starts the thread that reads. `tell` is called from it with the name that was given to [`Reader::watch`].
     pub fn start(options: Options, tell: impl FnMut(&str, Notice) + Send + 'static) -> Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let wakeup = Arc::new(EventFd::from_flags(flags).context("make an eventfd for files")?);
+        let wakeup = Arc::new(Wakeup::new()?);
         let (requests, inbox) = channel();
         let work = Work { options, wakeup: wakeup.clone(), inbox, watched: BTreeMap::new(), directories: None };
         let thread = thread::spawn("secret-files", move || work.run(tell))?;
-        Ok(Reader { requests, wakeup, thread: Some(thread) })
+        Ok(Reader { handle: Handle { requests, wakeup }, thread: Some(thread) })
     }
 
+    /// A way to tell it what to read from other threads.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// [`Handle::watch`].
+    pub fn watch(&self, name: &str, files: Files) {
+        self.handle.watch(name, files);
+    }
+}
+
+impl Handle {
     /// Begins to watch files under a name; what they hold is told as soon as it is right.
     pub fn watch(&self, name: &str, files: Files) {
         self.ask(Request::Watch(name.to_owned(), files));
@@ -200,13 +211,13 @@ impl Reader {
     fn ask(&self, request: Request) {
         // Fails when the thread is gone, and then nobody reads any more.
         let _ = self.requests.send(request);
-        let _ = self.wakeup.write(1);
+        self.wakeup.wake();
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.ask(Request::Stop);
+        self.handle.ask(Request::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -215,7 +226,7 @@ impl Drop for Reader {
 
 struct Work {
     options: Options,
-    wakeup: Arc<EventFd>,
+    wakeup: Arc<Wakeup>,
     inbox: Receiver<Request>,
     watched: BTreeMap<String, Watched>,
     directories: Option<(BTreeSet<PathBuf>, Watch)>,
@@ -227,8 +238,9 @@ impl Work {
             let now = clock::now();
             let due = self.watched.values().filter_map(|watched| watched.due).min();
             let pause = due.map_or(POLL, |due| due.saturating_duration_since(now).min(POLL));
-            let Ok(_) = fd::wait_any(&mut [PollFd::new(self.wakeup.as_fd(), PollFlags::POLLIN)], pause) else { return };
-            let _ = self.wakeup.read();
+            if self.wakeup.wait(None, pause).is_err() {
+                return;
+            }
             while let Ok(request) = self.inbox.try_recv() {
                 match request {
                     Request::Watch(name, files) => {
@@ -256,9 +268,7 @@ impl Work {
             return;
         }
         let wakeup = self.wakeup.clone();
-        let ring = move |_: &Path| {
-            let _ = wakeup.write(1);
-        };
+        let ring = move |_: &Path| wakeup.wake();
         match watch::directories("secret-dirs", needed.iter().cloned().collect(), JOIN, POLL, ring) {
             Ok(watch) => self.directories = Some((needed, watch)),
             // The slow look at the files remains.
@@ -324,9 +334,11 @@ impl Watched {
     fn is_wrong(&mut self, error: Error, options: &Options, now: Instant) -> Option<Notice> {
         let first = || Wrong { since: now, pause: options.settle, told: false };
         let wrong = self.wrong.get_or_insert_with(first);
-        self.due = Some(now + wrong.pause);
+        let end = wrong.since + options.patience;
+        let over = now >= end;
+        let next = now + wrong.pause;
+        self.due = Some(if over { next } else { next.min(end) });
         wrong.pause = (wrong.pause * 3 / 2).min(LONGEST_PAUSE);
-        let over = now.saturating_duration_since(wrong.since) >= options.patience;
         (over && !std::mem::replace(&mut wrong.told, over)).then_some(Notice::Failed(error))
     }
 }

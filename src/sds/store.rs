@@ -3,11 +3,10 @@
 //! Producers publish encoded secrets by name; connections look them up and are told when one changes. Nobody waits while
 //! a lock is held. A secret that cannot be renewed stays as it was.
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::sys::sync::lock;
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use crate::sys::wakeup::Wakeup;
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use zeroize::Zeroizing;
 
@@ -23,6 +22,8 @@ pub struct Known {
     pub failure: Option<Arc<str>>,
 }
 
+type Demand = Box<dyn Fn(&str, bool) + Send>;
+
 /// Every secret by its name.
 #[derive(Default)]
 pub struct Store(Mutex<State>);
@@ -33,8 +34,8 @@ struct State {
     /// How many streams watch each name.
     wanted: BTreeMap<String, usize>,
     connections: Vec<Weak<Shared>>,
-    /// Who produces secrets that are wanted.
-    producers: Vec<Weak<Shared>>,
+    /// Whoever produces secrets that are wanted.
+    demand: Option<Demand>,
 }
 
 impl Store {
@@ -80,13 +81,10 @@ impl Store {
         Ok(inbox)
     }
 
-    /// An inbox that gets each name that somebody begins or ceases to watch, those watched already first.
-    pub fn producer(&self) -> Result<Inbox> {
-        let inbox = Inbox::new()?;
-        let mut state = lock(&self.0);
-        state.wanted.keys().for_each(|name| inbox.0.put(name));
-        state.producers.push(Arc::downgrade(&inbox.0));
-        Ok(inbox)
+    /// Has `demand` called with each name that somebody begins (`true`) or ceases to watch. It must not come back here.
+    /// Once, before the first stream.
+    pub fn on_demand(&self, demand: impl Fn(&str, bool) + Send + 'static) {
+        lock(&self.0).demand = Some(Box::new(demand));
     }
 
     /// Whether somebody watches a name.
@@ -100,7 +98,7 @@ impl Store {
         let count = state.wanted.entry(name.to_owned()).or_default();
         *count += 1;
         if *count == 1 {
-            state.tell_producers(name);
+            state.tell_producer(name, true);
         }
     }
 
@@ -114,7 +112,7 @@ impl Store {
             if forget {
                 state.known.remove(name);
             }
-            state.tell_producers(name);
+            state.tell_producer(name, false);
         }
     }
 }
@@ -124,8 +122,10 @@ impl State {
         self.connections.iter().filter_map(Weak::upgrade).for_each(|inbox| inbox.put(name));
     }
 
-    fn tell_producers(&self, name: &str) {
-        self.producers.iter().filter_map(Weak::upgrade).for_each(|inbox| inbox.put(name));
+    fn tell_producer(&self, name: &str, wanted: bool) {
+        if let Some(demand) = &self.demand {
+            demand(name, wanted);
+        }
     }
 }
 
@@ -135,27 +135,24 @@ pub struct Inbox(Arc<Shared>);
 struct Shared {
     /// In the order of the first time.
     names: Mutex<Vec<String>>,
-    wakeup: EventFd,
+    wakeup: Wakeup,
 }
 
 impl Inbox {
     fn new() -> Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let wakeup = EventFd::from_flags(flags).context("make an eventfd for secrets")?;
-        Ok(Inbox(Arc::new(Shared { names: Mutex::default(), wakeup })))
+        Ok(Inbox(Arc::new(Shared { names: Mutex::default(), wakeup: Wakeup::new()? })))
+    }
+
+    /// Rings while there is a name.
+    pub fn wakeup(&self) -> &Wakeup {
+        &self.0.wakeup
     }
 
     /// Takes all names.
     pub fn take(&self) -> Vec<String> {
         // Before the names: what comes in between rings again.
-        let _ = self.0.wakeup.read();
+        self.0.wakeup.take();
         std::mem::take(&mut *lock(&self.0.names))
-    }
-}
-
-impl AsFd for Inbox {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.wakeup.as_fd()
     }
 }
 
@@ -165,8 +162,7 @@ impl Shared {
         if !names.iter().any(|known| known == name) {
             names.push(name.to_owned());
         }
-        // Only fails when the counter is full, and then it is ringing.
-        let _ = self.wakeup.write(1);
+        self.wakeup.wake();
     }
 }
 
@@ -175,6 +171,7 @@ mod tests {
     use super::*;
     use crate::sys::fd;
     use nix::poll::PollFlags;
+    use std::os::fd::AsFd;
     use std::time::Duration;
 
     fn secret(text: &str) -> Zeroizing<Vec<u8>> {
@@ -182,7 +179,7 @@ mod tests {
     }
 
     fn rings(inbox: &Inbox) -> bool {
-        fd::wait(inbox.as_fd(), PollFlags::POLLIN, Duration::ZERO).unwrap()
+        fd::wait(inbox.wakeup().as_fd(), PollFlags::POLLIN, Duration::ZERO).unwrap()
     }
 
     #[test]
@@ -221,20 +218,20 @@ mod tests {
     }
 
     #[test]
-    fn producers_know_what_is_wanted() {
+    fn the_producer_knows_what_is_wanted() {
         let store = Store::new();
+        let (sender, told) = std::sync::mpsc::channel();
+        store.on_demand(move |name, wanted| sender.send((name.to_owned(), wanted)).unwrap_or(()));
         store.want("a");
-        let inbox = store.producer().unwrap();
-        assert_eq!(inbox.take(), ["a"]);
         store.want("a");
         store.want("b");
         store.unwant("a", true);
-        assert_eq!(inbox.take(), ["b"]);
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [("a".to_owned(), true), ("b".to_owned(), true)]);
         assert!(store.is_wanted("a"));
         store.publish("a", secret("1"));
         store.unwant("a", true);
         store.unwant("a", true);
-        assert_eq!(inbox.take(), ["a"]);
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [("a".to_owned(), false)]);
         assert!(!store.is_wanted("a") && store.look("a").secret.is_none());
     }
 }

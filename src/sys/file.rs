@@ -133,6 +133,22 @@ pub fn replace(path: &Path, content: &[u8], mode: Mode, owner: Option<(u32, u32)
     staged.commit(path)
 }
 
+/// Puts several files in place of what is there, one after the other and in this order: all of them are on the disk
+/// before the first gets its name, and nothing but renames lies between the first and the last.
+pub fn replace_together(files: &[(&Path, &[u8])], mode: Mode) -> Result<()> {
+    let mut staged = Vec::new();
+    for (path, content) in files {
+        let mut file = Staged::create(&temp_name(path)?, mode)?;
+        file.write_all(content).with_context(|| format!("write {}", path.display()))?;
+        file.sync()?;
+        staged.push((file, path));
+    }
+    for (file, path) in &mut staged {
+        file.rename(path)?;
+    }
+    files.iter().try_for_each(|(path, _)| sync_parent(path))
+}
+
 /// The file for which [`replace`] uses this temporary name; a process that was killed leaves such files behind.
 pub fn temp_of(name: &str) -> Option<&str> {
     let (rest, number) = name.strip_prefix('.')?.rsplit_once('.')?;
@@ -217,9 +233,13 @@ impl Staged {
 
     /// Makes the content durable and gives the file its name, in place of whatever has it.
     pub fn commit(mut self, path: &Path) -> Result<()> {
-        self.file.sync_all().with_context(|| format!("fsync {}", self.temp.display()))?;
+        self.sync()?;
         self.rename(path)?;
         sync_parent(path)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync_all().with_context(|| format!("fsync {}", self.temp.display()))
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the door")]

@@ -10,6 +10,7 @@ pub mod fd;
 pub(crate) mod ffi;
 pub mod file;
 pub mod logfile;
+pub mod lookup;
 pub(crate) mod mount;
 pub mod netlink;
 pub mod netns;

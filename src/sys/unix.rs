@@ -10,10 +10,11 @@ use nix::sys::socket::{
     AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
     listen, recv, send, setsockopt, shutdown, socket,
 };
-use nix::sys::stat::{Mode as NixMode, fchmod, lstat};
+use nix::sys::stat::{FchmodatFlags, Mode as NixMode, fchmod, fchmodat, lstat};
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -44,23 +45,38 @@ impl SocketType {
     }
 }
 
-/// A listening socket that owns its path: bound under a temporary name, mode 0600, renamed over whatever was there;
-/// removed on drop only if the file is still ours (inode).
+/// Who may connect to a [`Listener`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Root: mode 0600, and the peer is asked who it is.
+    Root,
+    /// Everybody who reaches the socket's directory: mode 0666.
+    Anyone,
+}
+
+/// A listening socket that owns its path: bound under a temporary name, renamed over whatever was there; removed on
+/// drop only if the file is still ours (inode).
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
+    access: Access,
     path: PathBuf,
     /// Device and inode of the socket's file. The socket holds the inode, so the number cannot be reused meanwhile.
     inode: (u64, u64),
 }
 
 impl Listener {
-    /// Binds and listens. The directory must exist.
+    /// Binds and listens for root. The directory must exist.
     pub fn bind(path: &Path, kind: SocketType) -> Result<Self> {
-        Self::try_bind(path, kind).with_context(|| format!("listen on {}", path.display()))
+        Self::bind_for(path, kind, Access::Root)
     }
 
-    fn try_bind(path: &Path, kind: SocketType) -> Result<Self> {
+    /// Binds and listens. The directory must exist.
+    pub fn bind_for(path: &Path, kind: SocketType, access: Access) -> Result<Self> {
+        Self::try_bind(path, kind, access).with_context(|| format!("listen on {}", path.display()))
+    }
+
+    fn try_bind(path: &Path, kind: SocketType, access: Access) -> Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         check_length(path)?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -76,11 +92,19 @@ impl Listener {
         file::remove(&temp)?;
         let address = UnixAddr::new(format!("/proc/self/fd/{}/{temp_name}", dir_fd.as_raw_fd()).as_str())?;
         bind(fd.as_raw_fd(), &address).context("bind")?;
-        let done = Self::publish(&fd, &temp, path);
+        // Before it has its name; the umask has no say in it.
+        let opened = match access {
+            Access::Root => Ok(()),
+            Access::Anyone => {
+                let everybody = NixMode::from_bits_truncate(0o666);
+                fchmodat(&dir_fd, temp_name.as_str(), everybody, FchmodatFlags::FollowSymlink).context("fchmodat")
+            }
+        };
+        let done = opened.and_then(|()| Self::publish(&fd, &temp, path));
         if done.is_err() {
             let _ = file::remove(&temp);
         }
-        done.map(|inode| Listener { fd, path: path.to_path_buf(), inode })
+        done.map(|inode| Listener { fd, access, path: path.to_path_buf(), inode })
     }
 
     #[expect(clippy::disallowed_methods, reason = "a socket file has no content to make durable")]
@@ -92,8 +116,8 @@ impl Listener {
         Ok(inode)
     }
 
-    /// Waits for a connection at most `timeout`; `None` when nobody came. A peer that is not root (SO_PEERCRED) is
-    /// closed at once and reported as `Refused`. With no descriptor left it fails after a pause; go on and accept
+    /// Waits for a connection at most `timeout`; `None` when nobody came. A peer that is not root (SO_PEERCRED), where
+    /// only root may, is closed at once and reported as `Refused`. With no descriptor left it fails after a pause; go on and accept
     /// again.
     pub fn accept(&self, timeout: Duration) -> Result<Option<Connection>> {
         if !fd::wait(self.fd.as_fd(), PollFlags::POLLIN, timeout)? {
@@ -111,7 +135,7 @@ impl Listener {
             }
         };
         let peer = getsockopt(&fd, PeerCredentials).context("SO_PEERCRED")?;
-        if peer.uid() != 0 {
+        if self.access == Access::Root && peer.uid() != 0 {
             let (uid, pid, path) = (peer.uid(), peer.pid(), self.path.display());
             return Err(Error::of(Kind::Refused, format_args!("{path}: peer is uid {uid} (pid {pid}), only root may")));
         }
@@ -186,6 +210,11 @@ impl Connection {
     pub fn set_timeouts(&self, read: Duration, write: Duration) -> Result<()> {
         setsockopt(&self.fd, ReceiveTimeout, &time_val(read)).context("SO_RCVTIMEO")?;
         setsockopt(&self.fd, SendTimeout, &time_val(write)).context("SO_SNDTIMEO")
+    }
+
+    /// The socket as the standard library has it.
+    pub fn into_stream(self) -> UnixStream {
+        self.fd.into()
     }
 
     /// Whether the peer has closed completely (`POLLHUP`; a half-closed peer is still there).

@@ -79,6 +79,7 @@ fn bed(dir: &Path, patience: Duration) -> Bed {
         let said = match notice {
             Notice::Content(Content::Certificate { chain, .. }) => Ok(first(&chain)),
             Notice::Content(Content::Roots(roots)) => Ok(roots.iter().next().unwrap().to_vec()),
+            Notice::Content(Content::Exists(exists)) => Ok(vec![u8::from(exists)]),
             Notice::Failed(error) => Err(error.to_string()),
         };
         sender.send((name.to_owned(), said)).unwrap_or(());
@@ -253,6 +254,27 @@ fn absent_at_first_and_told_of() {
 }
 
 #[test]
+fn a_file_that_comes_and_goes() {
+    let root = tempfile::tempdir().unwrap();
+    let (sender, told) = channel();
+    let tell = move |_: &str, notice: Notice| {
+        let Notice::Content(Content::Exists(exists)) = notice else { panic!("only its being there counts") };
+        sender.send(exists).unwrap_or(());
+    };
+    let reader = Reader::start(Options { settle: Duration::from_millis(30), patience: SOON }, tell).unwrap();
+    let path = root.path().join("crl.pem");
+    reader.watch("crl", Files::Existing(path.clone()));
+    assert_eq!(told.recv_timeout(SOON), Ok(false));
+    for _ in 0..ROUNDS {
+        write(&path, "x");
+        assert_eq!(told.recv_timeout(SOON), Ok(true));
+        remove(&path);
+        assert_eq!(told.recv_timeout(SOON), Ok(false));
+    }
+    assert!(told.recv_timeout(QUIET).is_err());
+}
+
+#[test]
 fn halves_of_a_change_are_never_told() {
     let root = tempfile::tempdir().unwrap();
     let dir = plain(root.path());
@@ -274,8 +296,8 @@ fn halves_of_a_change_are_never_told() {
     // The same bytes again are no change.
     fill(&dir, ROUNDS);
     bed.quiet("the same again");
-    bed.reader.forget("pair");
-    bed.reader.forget("roots");
+    bed.reader.handle().forget("pair");
+    bed.reader.handle().forget("roots");
     fill(&dir, 0);
     bed.quiet("nobody asks any more");
 }
@@ -290,7 +312,7 @@ fn a_change_counts_once_it_has_stayed() {
         let notice = watched.look(&options, start + Duration::from_millis(milliseconds));
         let told = match notice? {
             Notice::Content(Content::Roots(roots)) => format!("{} roots", roots.len()),
-            Notice::Content(Content::Certificate { .. }) => panic!("roots were asked for"),
+            Notice::Content(_) => panic!("roots were asked for"),
             Notice::Failed(error) => error.to_string(),
         };
         Some((told, watched.due.is_some()))
