@@ -179,7 +179,7 @@ impl<const N: usize> Counter<N> {
         self.add(values, 1);
     }
 
-    /// As many more of the series with these label values.
+    /// Several more of the series with these label values.
     pub(crate) fn add(&self, values: [&str; N], more: u64) {
         self.0.update(values, |count| *count += more);
     }

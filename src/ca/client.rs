@@ -32,7 +32,7 @@ const PLAIN: &str = ":15010";
 /// Where the roots are that the authority's certificate must come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trust {
-    /// Those of the operating system.
+    /// The roots of the operating system.
     System,
     /// A file.
     File(PathBuf),
@@ -45,7 +45,7 @@ pub struct Options {
     pub address: String,
     /// Who it has to be, when that is not the host (`ISTIOD_SAN`).
     pub server_name: Option<String>,
-    /// Whose certificates it may have.
+    /// The roots that its certificate has to come from.
     pub trust: Trust,
     /// Chain and key of a client certificate (`PROV_CERT`); shown when they are there.
     pub client_certificate: Option<(PathBuf, PathBuf)>,

@@ -27,9 +27,9 @@ pub fn bearer(path: &Path) -> Result<Option<Zeroizing<String>>> {
 /// What a token (JWT) says of itself. Nothing is verified: it is for messages to people.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Claims {
-    /// Until when it is valid.
+    /// The end of its life.
     pub expires: Option<SystemTime>,
-    /// For whom it is.
+    /// The services that it is meant for.
     pub audiences: Vec<String>,
 }
 

@@ -79,7 +79,7 @@ pub fn response(bytes: &[u8]) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// As Istio's agent was seen to send it.
+    /// Seen from Istio's agent.
     #[test]
     fn requests_byte_by_byte() {
         let bytes = request("CSR", Duration::from_secs(24), "");

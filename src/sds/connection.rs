@@ -23,7 +23,7 @@ pub struct Options {
     pub socket: PathBuf,
     /// How long a stream waits for a secret of an authority before it ends with the reason.
     pub patience: Duration,
-    /// The same for secrets in files.
+    /// How long it waits for a secret in files.
     pub file_patience: Duration,
 }
 
