@@ -236,3 +236,27 @@ fn roots_are_read_and_merged() {
     assert!(Roots::read_some(key.as_bytes()).unwrap_err().to_string().contains("is no certificate"));
     assert!(Roots::read_some(b"").unwrap_err().to_string().contains("no PEM block"));
 }
+
+/// Everything but the key and the signature is as in a request that Istio's agent was seen to send.
+#[test]
+fn requests_are_those_of_istios_agent() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("test-fixtures/certificate/request.pem");
+    let theirs = std::fs::read(path).unwrap();
+    let ours = csr::request(&KEYS[0], "spiffe://cluster.local/ns/apps/sa/client", &SystemRandom::new()).unwrap();
+    assert_eq!(theirs.len(), ours.len());
+    let parts = |text: &[u8]| {
+        let block = pem::blocks(text).next().unwrap();
+        assert_eq!(*pem::encode(block.label, &block.der), String::from_utf8_lossy(text));
+        let mut request = Reader::new(&block.der).enter(der::SEQUENCE).unwrap();
+        let mut body = request.enter(der::SEQUENCE).unwrap();
+        let mut parts = Vec::new();
+        while !body.is_empty() {
+            parts.push(body.any().unwrap().1.to_vec());
+        }
+        let key = parts.remove(2);
+        parts.push(Reader::new(&key).enter(der::SEQUENCE).unwrap().any().unwrap().1.to_vec());
+        parts.push(request.any().unwrap().1.to_vec());
+        parts
+    };
+    assert_eq!(parts(ours.as_bytes()), parts(&theirs));
+}

@@ -37,7 +37,7 @@ impl Options {
 /// Largest request, bytes; an Envoy describes itself in the first one.
 const LIMIT: usize = 4 << 20;
 /// A look whether to end.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_secs(10);
 
 /// The shortest pause while a stream has waited long enough.
 const SHORTEST: Duration = Duration::from_millis(10);

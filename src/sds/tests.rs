@@ -203,6 +203,7 @@ fn several_names_on_one_stream() {
     let nonce = client.expect(stream, &[("ROOTCA", "r2")]);
     // The end of the subscription.
     client.send(stream, request(&[], &nonce));
+    client.quiet();
     bed.publish("default", "2");
     client.quiet();
     // On another stream, with what the former had.
@@ -309,5 +310,74 @@ fn a_first_request_as_long_as_an_envoys_arrives() {
         message.extend(extensions);
         client.endpoint.send(stream, grpc::encode(&message));
         client.expect(stream, &[("default", "1")]);
+    }
+}
+
+/// One message of `test-fixtures/sds/recorded.jsonl`: what an Envoy and Istio's agent said to each other. The Envoy's
+/// description of itself is cut down to its names, and keys are blanked out.
+#[derive(serde::Deserialize)]
+struct Recorded {
+    recording: String,
+    stream: String,
+    from: String,
+    message: String,
+}
+
+/// Given what Envoy said, we say what Istio's agent said, in its order; less what it said twice.
+#[test]
+fn conversations_are_those_of_istios_agent() {
+    use base64::Engine;
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("test-fixtures/sds/recorded.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    let messages: Vec<Recorded> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut again = 0;
+    for conversation in messages.chunk_by(|a, b| a.recording == b.recording) {
+        let bed = bed(SOON);
+        let mut client = bed.client();
+        let mut streams: HashMap<&str, StreamId> = HashMap::new();
+        // Their nonces, and ours in their place; what each stream got last.
+        let (mut nonces, mut last) = (HashMap::<String, String>::new(), HashMap::<&str, Vec<u8>>::new());
+        for said in conversation {
+            let bytes = base64::engine::general_purpose::STANDARD.decode(&said.message).unwrap();
+            if said.from == "envoy" {
+                let mut request = wire::decode_request(&bytes).unwrap();
+                if let Some(ours) = nonces.get(&request.response_nonce) {
+                    request.response_nonce = ours.clone();
+                }
+                let stream = *streams.entry(&said.stream).or_insert_with(|| client.open(wire::STREAM_SECRETS));
+                client.send(stream, request);
+                continue;
+            }
+            let theirs = DiscoveryResponse::decode(bytes.as_slice()).unwrap();
+            let [any] = theirs.resources.as_slice() else { panic!("{} secrets in one answer", theirs.resources.len()) };
+            let secret = Secret::decode(any.value.as_slice()).unwrap();
+            assert_eq!(encode(&secret), any.value, "the message itself");
+            if last.insert(&said.stream, any.value.clone()).as_ref() == Some(&any.value) {
+                again += 1;
+                continue;
+            }
+            bed.store.publish(&secret.name, zeroize::Zeroizing::new(any.value.clone()));
+            let (stream, got) = client.next(SOON).expect("an answer");
+            let Got::Answer(ours) = got else { panic!("{got:?}") };
+            assert_eq!(stream, streams[said.stream.as_str()]);
+            assert_eq!((&ours.resources, &ours.type_url), (&theirs.resources, &theirs.type_url));
+            nonces.insert(theirs.nonce, ours.nonce);
+        }
+        client.quiet();
+    }
+    assert_eq!(again, 4, "what is pushed twice there: the roots, at a start and with a new root");
+}
+
+/// Written anew with our functions.
+fn encode(secret: &Secret) -> Vec<u8> {
+    let bytes = |source: &Option<wire::DataSource>| match &source.as_ref().unwrap().data {
+        Some(wire::Data::Inline(bytes)) => bytes.clone(),
+        other => panic!("{other:?}"),
+    };
+    match secret.kind.as_ref().unwrap() {
+        wire::Kind::TlsCertificate(c) => {
+            secret::certificate(&secret.name, &bytes(&c.certificate_chain), &bytes(&c.private_key), None).to_vec()
+        }
+        wire::Kind::ValidationContext(c) => secret::roots(&secret.name, &bytes(&c.trusted_ca), None).to_vec(),
     }
 }
