@@ -10,6 +10,7 @@ mod floor;
 mod front;
 mod h2;
 mod host;
+mod identity;
 mod install;
 mod kube;
 mod kubernetes;

@@ -1,6 +1,7 @@
 //! What several test modules need: scratch namespaces, bounded waiting, the built executable, a node with an agent.
 #![allow(dead_code, reason = "each test module takes what it needs")]
 
+pub mod container;
 pub mod engine;
 pub mod http;
 pub mod netns;
