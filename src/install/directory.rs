@@ -6,6 +6,7 @@ use super::plan::{Access, Change, Found, Listing, Place, Step};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::{clock, file};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,31 +24,46 @@ fn path(options: &Options, place: Place) -> PathBuf {
     }
 }
 
-/// Reads both directories. One that does not exist is empty.
+/// Reads both directories, and the names in the bin dir. A directory that does not exist is empty.
 pub fn read(options: &Options) -> Result<Listing> {
-    Ok(Listing { net: read_dir(&path(options, Place::Net))?, saved: read_dir(&path(options, Place::Saved))? })
+    let net = read_dir(&path(options, Place::Net))?;
+    let saved = read_dir(&path(options, Place::Saved))?;
+    // What cannot be listed proves nothing about the plugins.
+    let plugins = names(&options.bin_dir).ok().map(|names| names.into_iter().collect());
+    Ok(Listing { net, saved, plugins })
 }
 
 fn read_dir(dir: &Path) -> Result<BTreeMap<String, Found>> {
-    let names = names(dir)?.into_iter().filter(|name| conf::is_candidate(name));
-    Ok(names.filter_map(|name| read_file(&dir.join(&name)).map(|found| (name, found))).collect())
+    let names = list(dir)?.into_iter().filter(|name| conf::is_candidate(&name.to_string_lossy()));
+    let read = |name: OsString| match name.into_string() {
+        Ok(name) => read_file(&dir.join(&name)).map(|found| (name, found)),
+        // A runtime loads it all the same. It sorts where its readable part does.
+        Err(name) => Some((name.to_string_lossy().into_owned(), unread("its name is not UTF-8".to_owned()))),
+    };
+    Ok(names.filter_map(read).collect())
+}
+
+/// What a runtime reads, and we cannot.
+fn unread(reason: String) -> Found {
+    Found { content: Err(reason), access: Access { mode: 0o600, owner: None }, age: Duration::MAX }
 }
 
 /// `None` when it has gone since it was listed, or is a directory.
 fn read_file(path: &Path) -> Option<Found> {
     let metadata = match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => return None,
-        Ok(metadata) => metadata,
-        Err(e) => {
-            let access = Access { mode: 0o600, owner: None };
-            let found = Found { content: Err(e.to_string()), access, age: Duration::MAX };
-            return std::fs::symlink_metadata(path).is_ok().then_some(found);
+        // Runtimes pass over directories, and fail on links to them.
+        Ok(metadata) if metadata.is_dir() => {
+            let link = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+            return link.then(|| unread("a link to a directory".to_owned()));
         }
+        Ok(metadata) => metadata,
+        Err(e) => return std::fs::symlink_metadata(path).is_ok().then(|| unread(e.to_string())),
     };
     let content = match metadata.is_file() {
         true => match file::read_limited(path, MAX_CONF) {
             Err(e) if e.kind() == Kind::NotFound => return None,
-            other => other.map_err(|e| e.to_string()),
+            Ok(bytes) => conf::decode(&bytes).map(String::into_bytes).map_err(|e| e.to_string()),
+            Err(e) => Err(e.to_string()),
         },
         false => Err("not a regular file".to_owned()),
     };
@@ -57,20 +73,19 @@ fn read_file(path: &Path) -> Option<Found> {
     Some(Found { content, access, age: age.unwrap_or(Duration::MAX) })
 }
 
-/// Every name in a directory; none if there is no such directory.
+/// Every name in a directory that is UTF-8, as all of ours are; none if there is no such directory.
 pub(super) fn names(dir: &Path) -> Result<Vec<String>> {
+    Ok(list(dir)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
+}
+
+fn list(dir: &Path) -> Result<Vec<OsString>> {
     let what = || format!("list {}", dir.display());
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(e).with_context(what),
     };
-    let mut names = Vec::new();
-    for entry in entries {
-        // A name that is not UTF-8 cannot be one of ours, and no runtime's tooling writes one.
-        names.extend(entry.with_context(what)?.file_name().into_string().ok());
-    }
-    Ok(names)
+    entries.map(|entry| Ok(entry.with_context(what)?.file_name())).collect()
 }
 
 /// A directory of the node that is not there: the finding and the remedy. `None`: it is there, or cannot be looked at.
@@ -126,7 +141,7 @@ pub fn apply(steps: &[Step], listing: &Listing, options: &Options) -> Result<App
         }
         match &step.change {
             Change::Write(text, access) => {
-                file::replace(&path, text.as_bytes(), file::Mode(access.mode), access.owner)?;
+                file::replace(&path, &conf::encode(text), file::Mode(access.mode), access.owner)?;
             }
             Change::Remove => {
                 file::remove(&path)?;

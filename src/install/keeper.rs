@@ -188,6 +188,8 @@ impl<N: Fn(Notice)> Work<N> {
         }
         if dir == self.options.bin_dir {
             self.binary.due = Some(now);
+            // It may have got the chain's other plugins.
+            self.conf.due = self.conf.due.filter(|_| self.conf.problem.is_none()).or(Some(now));
         }
         if self.options.kubeconfig.as_ref().is_some_and(|kubeconfig| dir == kubeconfig.service_account_dir) {
             self.kubeconfig.due = Some(now);
@@ -326,9 +328,21 @@ impl<N: Fn(Notice)> Work<N> {
         }
         match self.conflict.intact(now) {
             Some(until) => self.conf.due = Some(until),
-            None => return self.settle(|work| &mut work.conf, Ok(rewrites), interval, Outcome::ConfFailed),
+            None if plan.doubts.is_empty() => {
+                return self.settle(|work| &mut work.conf, Ok(rewrites), interval, Outcome::ConfFailed);
+            }
+            None => self.doubt(plan.doubts.join("; "), now + interval),
         }
         rewrites
+    }
+
+    /// Everything is written, and a runtime may not use it.
+    fn doubt(&mut self, reason: String, due: Instant) {
+        if self.conf.problem.as_ref() != Some(&reason) {
+            log::warn!(dir:% = self.options.net_dir.display(); "{reason}");
+        }
+        self.conf.problem = Some(reason);
+        self.conf.due = Some(due);
     }
 
     /// A file is just being written by another program. For a moment that is no reason to change anything we say.

@@ -3,12 +3,15 @@
 
 use super::conf::{self, Conf, List};
 use super::{Mode, OWNED_FILE, Options};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long a file that no runtime could load may still be in the middle of being written. Until then nothing is
 /// decided from its being broken.
 const SETTLE: Duration = Duration::from_secs(2);
+
+/// Plugins that are configured first and call the primary themselves.
+const META_PLUGINS: [&str; 4] = ["danm", "genie", "multus", "multus-shim"];
 
 /// File name of our own configuration in standalone mode.
 const STANDALONE_FILE: &str = "YYY-istio-cni.conf";
@@ -16,7 +19,7 @@ const STANDALONE_FILE: &str = "YYY-istio-cni.conf";
 /// A configuration file as found.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Its bytes, or why they could not be read.
+    /// Its text as [`conf::decode`] gives it, or why it could not be read.
     pub content: Result<Vec<u8>, String>,
     /// Who may read it.
     pub access: Access,
@@ -40,6 +43,8 @@ pub struct Listing {
     pub net: BTreeMap<String, Found>,
     /// `RUN/replaced`: files as they were before we edited or replaced them.
     pub saved: BTreeMap<String, Found>,
+    /// The names in the bin dir; `None` when they cannot be listed.
+    pub plugins: Option<BTreeSet<String>>,
 }
 
 impl Listing {
@@ -111,6 +116,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What a person should know: the file and the remark.
     pub warnings: BTreeMap<String, String>,
+    /// Why a runtime may not run our plugin all the same. While there is a reason the agent is not ready.
+    pub doubts: Vec<String>,
     /// Afterwards.
     pub state: State,
 }
@@ -122,7 +129,7 @@ pub fn install(listing: &Listing, options: &Options) -> Plan {
     if !matches!(state, State::Installed { .. }) {
         planner.steps.clear();
     }
-    Plan { steps: planner.steps, warnings: planner.warnings, state }
+    Plan { steps: planner.steps, warnings: planner.warnings, doubts: planner.doubts, state }
 }
 
 /// Plans how to get everything of ours out again.
@@ -146,13 +153,14 @@ struct Planner<'a> {
     confs: BTreeMap<&'a str, Result<Conf<'a>, String>>,
     steps: Vec<Step>,
     warnings: BTreeMap<String, String>,
+    doubts: Vec<String>,
 }
 
 impl<'a> Planner<'a> {
     fn new(listing: &'a Listing, options: &'a Options) -> Self {
         let parse = |name| Conf::parse(name, listing.content(name)?).map_err(|e| e.to_string());
         let confs = listing.net.keys().map(|name| (name.as_str(), parse(name))).collect();
-        Planner { options, listing, confs, steps: Vec::new(), warnings: BTreeMap::new() }
+        Planner { options, listing, confs, steps: Vec::new(), warnings: BTreeMap::new(), doubts: Vec::new() }
     }
 
     fn install(&mut self) -> Result<State, State> {
@@ -176,7 +184,7 @@ impl<'a> Planner<'a> {
         let primary = self.primary()?;
         let access = self.access(primary);
         let Some(Ok(conf)) = self.confs.get(primary) else { return Err(State::Unsettled) };
-        let (base, types) = (conf.base(), other_types(conf));
+        let (base, types) = (self.base(conf), other_types(conf));
         let (target, installed) = match conf {
             Conf::List(list) => (primary.to_owned(), list.is_installed(&self.options.entry)),
             Conf::Single(_) => (conf::list_name(primary), false),
@@ -199,8 +207,71 @@ impl<'a> Planner<'a> {
         if converted {
             self.push(Place::Net, primary, Change::Remove, &format!("{target} takes its place"));
         }
+        self.check_plugins(&types, installed)?;
+        self.check_order(&target, primary);
         let state = State::Installed { primary: target.clone(), types };
         Ok((target, state))
+    }
+
+    /// A runtime takes the first file by name. What it makes of one that we cannot understand is not known.
+    fn check_order(&mut self, target: &str, primary: &str) {
+        for (name, conf) in self.confs.iter().filter(|(name, _)| **name < target && **name != primary) {
+            let doubt = match conf {
+                Err(e) => format!(
+                    "{name} sorts before {target} and {e}: a runtime may use it, or refuse every pod; repair or remove it"
+                ),
+                // It goes with the steps of this plan.
+                Ok(conf) if conf.has_ours() => continue,
+                // It calls the file that was named.
+                Ok(conf) if conf.types().iter().any(|kind| META_PLUGINS.contains(kind)) => continue,
+                Ok(conf) if conf.has_others() => match &self.options.mode {
+                    Mode::Owned { .. } => format!(
+                        "{target} does not sort before {name}, which the runtime uses instead: choose another \
+                         --istio-owned-cni-config-filename"
+                    ),
+                    _ => format!(
+                        "{name} sorts before {target}: the runtime uses it, without our plugin; name it with \
+                         --cni-conf-name, or remove it"
+                    ),
+                },
+                Ok(_) => continue,
+            };
+            self.doubts.push(doubt);
+        }
+    }
+
+    /// Whether the bin dir is the one that the runtime runs plugins from: it has one of the chain's. Where it has none,
+    /// nothing is written: a runtime that does not find our plugin starts and stops no pod any more.
+    fn check_plugins(&mut self, types: &[String], installed: bool) -> Result<(), State> {
+        let Some(plugins) = &self.listing.plugins else { return Ok(()) };
+        if types.iter().any(|kind| plugins.contains(kind)) {
+            return Ok(());
+        }
+        let reason = format!(
+            "{} has none of the chain's other plugins ({}), so no runtime would find ours there: name the directory \
+             that has them with --cni-bin-dir",
+            self.options.bin_dir.display(),
+            types.join(", ")
+        );
+        if !installed {
+            return Err(State::Waiting(reason));
+        }
+        self.doubts.push(reason);
+        Ok(())
+    }
+
+    /// The primary as a list without our entry, under the name and version that pods were added with: those of Istio's
+    /// copy of a single configuration, where there is one.
+    fn base(&self, primary: &Conf<'_>) -> String {
+        let Conf::Single(single) = primary else { return primary.base() };
+        let types = primary.types();
+        let copies = self.confs.iter().filter_map(|(name, conf)| match (&self.options.mode, conf) {
+            (Mode::Owned { file }, Ok(Conf::List(list))) if file == name => Some(list),
+            (_, Ok(Conf::List(list))) if *name == OWNED_FILE => Some(list),
+            _ => None,
+        });
+        let istios = copies.filter(|list| list.head().is_istios() && list.has_ours() && list.is_chain_of(&types));
+        istios.map(|list| single.to_list_under(list.head())).next().unwrap_or_else(|| single.to_list())
     }
 
     /// A file beside the one that is converted, under the name the list will get, must not be lost.
@@ -224,7 +295,7 @@ impl<'a> Planner<'a> {
         }
         let primary = self.primary()?;
         let Some(Ok(conf)) = self.confs.get(primary) else { return Err(State::Unsettled) };
-        let (base, types) = (conf.base(), other_types(conf));
+        let (base, types) = (self.base(conf), other_types(conf));
         let may_write = match self.confs.get(file) {
             None => true,
             Some(Ok(found)) => file == OWNED_FILE || found.has_ours() || found.base() == base,
@@ -244,10 +315,9 @@ impl<'a> Planner<'a> {
             self.access(file),
             &format!("our copy of {primary}, with our plugin at its end"),
         );
-        if let Some(first) = self.confs.keys().find(|name| **name < file && self.is_valid(name)) {
-            let remark = format!("does not sort before {first}, which the runtime uses instead");
-            self.warnings.insert(file.to_owned(), remark);
-        }
+        let installed = self.confs.get(file).is_some_and(|conf| conf.as_ref().is_ok_and(Conf::has_ours));
+        self.check_plugins(&types, installed)?;
+        self.check_order(file, file);
         Ok((file.to_owned(), State::Installed { primary: primary.to_owned(), types }))
     }
 
@@ -316,10 +386,6 @@ impl<'a> Planner<'a> {
         self.listing.net.get(name).is_some_and(|found| found.age < SETTLE)
     }
 
-    fn is_valid(&self, name: &str) -> bool {
-        matches!(self.confs.get(name), Some(Ok(conf)) if conf.has_others())
-    }
-
     /// Whether a file is a copy of the chain that we (or Istio) own, rather than a primary: by its name, or because it
     /// is another file and our entry.
     fn is_copy(&self, name: &str) -> bool {
@@ -331,7 +397,7 @@ impl<'a> Planner<'a> {
             _ if name == OWNED_FILE => true,
             _ => {
                 let base = conf.base();
-                self.confs.values().flatten().any(|other| !other.has_ours() && other.base() == base)
+                self.confs.values().flatten().any(|other| !other.has_ours() && makes(other, &base))
             }
         }
     }
@@ -356,8 +422,7 @@ impl<'a> Planner<'a> {
     fn origin(&self, list: &str, base: &str) -> Option<&'a str> {
         let converted = |name: &str, found: &Found| {
             let Ok(content) = &found.content else { return false };
-            let Ok(Conf::Single(single)) = Conf::parse(name, content) else { return false };
-            single.to_list() == base
+            Conf::parse(name, content).is_ok_and(|single| makes(&single, base))
         };
         let saved = self.listing.saved.iter();
         let mut singles = saved.filter(|(name, _)| conf::is_single(name) && conf::list_name(name) == list);
@@ -416,6 +481,15 @@ impl<'a> Planner<'a> {
     fn push(&mut self, place: Place, name: &str, change: Change, why: &str) {
         self.steps.push(Step { place, name: name.to_owned(), change, why: why.to_owned() });
     }
+}
+
+/// Whether a list without our entry is what is made of this configuration, be it under the name that Istio gives it.
+fn makes(conf: &Conf<'_>, base: &str) -> bool {
+    let under_istios_name = |single: &conf::Single<'_>| {
+        let head = List::parse(base).map(|list| list.head()).ok().filter(conf::Head::is_istios);
+        head.is_some_and(|head| single.to_list_under(head) == base)
+    };
+    conf.base() == base || matches!(conf, Conf::Single(single) if under_istios_name(single))
 }
 
 fn is_other(confs: &BTreeMap<&str, Result<Conf<'_>, String>>, name: &str) -> bool {

@@ -7,14 +7,17 @@
 //! Source: CNI specification, "Section 1: Network configuration format"; libcni's `ConfListFromBytes` and
 //! `ConfFromBytes` for what a runtime accepts.
 
+mod members;
+
 use super::PLUGIN;
 use super::entry::Entry;
 use crate::error::Result;
 use crate::invalid;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use members::{Members, is_field};
 use serde_json::value::RawValue;
-use std::fmt;
 use std::ops::Range;
+
+pub use members::{decode, encode};
 
 /// Whether a file name is one that a runtime takes for a configuration: a list, or a single plugin.
 pub fn is_candidate(name: &str) -> bool {
@@ -47,7 +50,8 @@ pub enum Conf<'a> {
 }
 
 impl<'a> Conf<'a> {
-    /// Reads a file's content by the rules for its name. The error says why no runtime would load it.
+    /// Reads a file's content, as [`decode`] gives it, by the rules for its name. The error says why no runtime would
+    /// load it.
     pub fn parse(name: &str, content: &'a [u8]) -> Result<Self> {
         if content.iter().all(u8::is_ascii_whitespace) {
             return Err(invalid!("is empty"));
@@ -83,10 +87,27 @@ impl<'a> Conf<'a> {
     }
 }
 
+/// What a network is called, and which version of CNI its plugins are run with. IPAM plugins keep their leases under
+/// the name: under a new one they hand out addresses twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head<'a> {
+    /// As it stands in the text, with its quotes.
+    name: &'a str,
+    version: Option<&'a str>,
+}
+
+impl Head<'_> {
+    /// Whether it is the one that Istio gives to a list it makes of a single configuration.
+    pub fn is_istios(&self) -> bool {
+        self.name == NAMELESS
+    }
+}
+
 /// A network configuration list.
 #[derive(Debug)]
 pub struct List<'a> {
     text: &'a str,
+    head: Head<'a>,
     /// From `[` to past `]`.
     array: Range<usize>,
     plugins: Vec<Plugin<'a>>,
@@ -104,23 +125,49 @@ impl<'a> List<'a> {
     /// Reads a list as libcni does: a name, plugins, each an object with a type.
     pub fn parse(text: &'a str) -> Result<Self> {
         let members = Members::parse(text)?;
-        if members.string("name")?.is_none_or(|name| name.is_empty()) {
+        let name = members.member("name").ok_or_else(|| invalid!("has no name"))?;
+        if members::string("name", name)?.is_empty() {
             return Err(invalid!("has no name"));
         }
-        members.string("cniVersion")?;
-        let array = members.last("plugins").ok_or_else(|| invalid!("has no plugins"))?;
+        let version = members.member("cniVersion");
+        version.map(|version| members::string("cniVersion", version)).transpose()?;
+        let head = Head { name: name.get(), version: version.map(RawValue::get) };
+        for flag in ["disableCheck", "disableGC", "loadOnlyInlinedPlugins"] {
+            let value = members.member(flag).map(|value| value.get().trim_matches('"').to_ascii_lowercase());
+            if value.is_some_and(|value| value != "true" && value != "false") {
+                return Err(invalid!("has a {flag} that is neither true nor false"));
+            }
+        }
+        let array = members.member("plugins").ok_or_else(|| invalid!("has no plugins"))?;
         let elements: Vec<&RawValue> =
             serde_json::from_str(array.get()).map_err(|_| invalid!("has plugins that are no array"))?;
         if elements.is_empty() {
             return Err(invalid!("has no plugins"));
         }
         let plugins = elements.iter().enumerate().map(|(i, element)| {
-            let members = Members::parse(element.get()).map_err(|e| e.context(format!("plugin {}", i + 1)))?;
-            let kind = members.kind().map_err(|e| e.context(format!("plugin {}", i + 1)))?;
-            let has_ipam = members.last("ipam").is_some_and(|ipam| ipam.get().starts_with('{'));
+            // libcni prints each plugin anew before it reads it.
+            let members = Members::parse(element.get()).map(|members| members.marshalled());
+            let read = members.and_then(|members| members::plugin(&members));
+            let (kind, has_ipam) = read.map_err(|e| e.context(format!("plugin {}", i + 1)))?;
             Ok(Plugin { kind, has_ipam, text: element.get(), span: span(text, element) })
         });
-        Ok(List { text, array: span(text, array), plugins: plugins.collect::<Result<_>>()? })
+        Ok(List { text, head, array: span(text, array), plugins: plugins.collect::<Result<_>>()? })
+    }
+
+    /// Whether our plugin is named.
+    pub fn has_ours(&self) -> bool {
+        self.plugins.iter().any(|plugin| plugin.kind == PLUGIN)
+    }
+
+    /// Whether the plugins beside ours are of these types, in this order.
+    pub fn is_chain_of(&self, types: &[&str]) -> bool {
+        let others = self.plugins.iter().filter(|plugin| plugin.kind != PLUGIN);
+        others.map(|plugin| plugin.kind.as_str()).eq(types.iter().copied())
+    }
+
+    /// Its name and version.
+    pub fn head(&self) -> Head<'a> {
+        self.head
     }
 
     /// Whether our entry is there exactly once, with the content it should have, after the plugin that gives the pod
@@ -195,9 +242,7 @@ impl<'a> Single<'a> {
     /// Reads a single configuration as libcni does: an object with a type.
     pub fn parse(text: &'a str) -> Result<Self> {
         let members = Members::parse(text)?;
-        members.string("name")?;
-        members.string("cniVersion")?;
-        let kind = members.kind()?;
+        let (kind, _) = members::plugin(&members)?;
         Ok(Single { text, members, kind })
     }
 
@@ -207,22 +252,27 @@ impl<'a> Single<'a> {
             .is_ok_and(|content| content.as_object() == Some(&entry.to_standalone()))
     }
 
-    /// A list with this plugin alone. The network keeps its name, since IPAM plugins keep their leases under it (a new
-    /// name would hand out addresses twice), and its version.
+    /// A list with this plugin alone, under its own name and version.
     pub fn to_list(&self) -> String {
-        let is_head = |key: &RawValue| matches!(unquoted(key).as_deref(), Some("name" | "cniVersion"));
+        let name = self.members.field("name").map(RawValue::get).filter(|name| *name != "\"\"");
+        let version = self.members.field("cniVersion").map(RawValue::get);
+        self.to_list_under(Head { name: name.unwrap_or(NAMELESS), version })
+    }
+
+    /// A list with this plugin alone, under this name and version.
+    pub fn to_list_under(&self, head: Head<'_>) -> String {
+        let is_head = |key: &RawValue| is_field(key, "name") || is_field(key, "cniVersion");
         let rest = self.members.0.iter().filter(|(key, _)| !is_head(key));
         let rest =
             rest.filter_map(|(key, value)| self.text.get(span(self.text, key).start..span(self.text, value).end));
-        let name = self.members.last("name").map(RawValue::get).filter(|name| *name != "\"\"");
-        let mut head = vec![("\"name\"", name.unwrap_or(NAMELESS))];
-        head.extend(self.members.last("cniVersion").map(|version| ("\"cniVersion\"", version.get())));
+        let version = head.version.map(|version| ("\"cniVersion\"", version));
+        let head = [("\"name\"", head.name)].into_iter().chain(version);
         let Some(style) = Style::of(self.text.trim()) else {
-            let head = head.iter().map(|(key, value)| format!("{key}:{value},")).collect::<String>();
+            let head = head.map(|(key, value)| format!("{key}:{value},")).collect::<String>();
             return format!("{{{head}\"plugins\":[{{{}}}]}}{}", rest.collect::<Vec<_>>().join(","), self.tail());
         };
         let Style { eol, unit, .. } = &style;
-        let head = head.iter().map(|(key, value)| format!("{unit}{key}: {value},{eol}")).collect::<String>();
+        let head = head.map(|(key, value)| format!("{unit}{key}: {value},{eol}")).collect::<String>();
         // A JSON string holds no raw line break, so every one of them is white space that may be indented.
         let rest = rest.map(|member| format!("{unit}{unit}{unit}{}", member.replace('\n', &format!("\n{unit}{unit}"))));
         let rest = rest.collect::<Vec<_>>().join(&format!(",{eol}"));
@@ -278,55 +328,6 @@ fn pretty(value: &serde_json::Value, style: &Style) -> String {
     // Writing JSON to memory cannot fail.
     let _ = serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, format));
     String::from_utf8_lossy(&out).replace('\n', &format!("{}{}", style.eol, style.outer))
-}
-
-/// An object's members as they stand in the text, duplicates included.
-#[derive(Debug)]
-struct Members<'a>(Vec<(&'a RawValue, &'a RawValue)>);
-
-impl<'a> Members<'a> {
-    fn parse(text: &'a str) -> Result<Self> {
-        serde_json::from_str(text)
-            .map_err(|e| if e.is_data() { invalid!("is no JSON object") } else { invalid!("is not JSON: {e}") })
-    }
-
-    /// The member that counts: as in Go, the last of that name.
-    fn last(&self, name: &str) -> Option<&'a RawValue> {
-        self.0.iter().rev().find(|(key, _)| unquoted(key).as_deref() == Some(name)).map(|(_, value)| *value)
-    }
-
-    fn string(&self, name: &str) -> Result<Option<String>> {
-        let Some(value) = self.last(name) else { return Ok(None) };
-        unquoted(value).map(Some).ok_or_else(|| invalid!("has a {name} that is no string"))
-    }
-
-    fn kind(&self) -> Result<String> {
-        self.string("type")?.filter(|kind| !kind.is_empty()).ok_or_else(|| invalid!("has no type"))
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Vec<(&'de RawValue, &'de RawValue)>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(members)
-            }
-        }
-        deserializer.deserialize_map(Collect).map(Members)
-    }
-}
-
-fn unquoted(value: &RawValue) -> Option<String> {
-    serde_json::from_str(value.get()).ok()
 }
 
 /// Where a value that borrows from `text` lies in it.
