@@ -51,6 +51,7 @@ pub struct Config {
     chained: bool,
     owned: bool,
     owned_filename: String,
+    ignored_filename: String,
     conf_group_read: bool,
     status_gate: bool,
     kubeconfig_mode: u32,
@@ -92,6 +93,15 @@ impl Config {
                  keeps a chain of its own",
             ));
         }
+        let other_file = !matches!(config.ignored_filename.as_str(), "" | install::OWNED_FILE);
+        if config.owned && other_file && config.ignored_filename != config.owned_filename {
+            let text = format!(
+                "ISTIO_OWNED_CNI_CONF_FILENAME={} is not used, as by Istio's agent: ISTIO_OWNED_CNI_CONFIG_FILENAME names \
+                 the file",
+                config.ignored_filename
+            );
+            remarks.push((log::Level::Warn, text));
+        }
         if !config.repair_node.is_empty() && !config.node.is_empty() && config.repair_node != config.node {
             let text = format!("--repair-node-name={} is ignored: this is {}", config.repair_node, config.node);
             remarks.push((log::Level::Warn, text));
@@ -124,6 +134,7 @@ impl Config {
             chained: false,
             owned: false,
             owned_filename: String::new(),
+            ignored_filename: String::new(),
             conf_group_read: false,
             status_gate: false,
             kubeconfig_mode: 0,

@@ -245,8 +245,8 @@ pub const TABLE: &[Row<Config>] = &[
         "FILE",
         "",
         Section::Installation,
-        "Another name of the variable of the next option.",
-        |c, v| put(&mut c.owned_filename, file_name(v)),
+        "Set by the istio-cni chart and, as by Istio's agent, not used: the next option names the file.",
+        |c, v| put(&mut c.ignored_filename, file_name(v)),
     ),
     flag(
         "istio-owned-cni-config-filename",

@@ -296,15 +296,8 @@ impl<N: Fn(Notice)> Work<N> {
         let (primary, types) = match plan.state {
             State::Installed { primary, types } => (primary, types),
             State::Unsettled => return self.look_again(now),
-            State::Waiting(reason) => {
-                if self.conf.problem.as_ref() != Some(&reason) {
-                    log::warn!(dir:% = self.options.net_dir.display(); "{reason}");
-                }
-                self.conf.problem = Some(reason);
-                self.unsettled = None;
-                self.conf.due = Some(now + interval);
-                return false;
-            }
+            State::Waiting(reason) => return self.wait(reason, now + interval),
+            State::OtherBinDir(doubt) => return self.wait(doubt.to_string(), now + interval),
         };
         let rewrites = plan.steps.iter().any(|step| step.place == Place::Net);
         if rewrites && self.binary.problem.is_some() {
@@ -331,18 +324,23 @@ impl<N: Fn(Notice)> Work<N> {
             None if plan.doubts.is_empty() => {
                 return self.settle(|work| &mut work.conf, Ok(rewrites), interval, Outcome::ConfFailed);
             }
-            None => self.doubt(plan.doubts.join("; "), now + interval),
+            None => {
+                let doubts: Vec<String> = plan.doubts.iter().map(ToString::to_string).collect();
+                self.wait(doubts.join("; "), now + interval);
+            }
         }
         rewrites
     }
 
-    /// Everything is written, and a runtime may not use it.
-    fn doubt(&mut self, reason: String, due: Instant) {
+    /// We are not ready for this reason, and look again then.
+    fn wait(&mut self, reason: String, due: Instant) -> bool {
         if self.conf.problem.as_ref() != Some(&reason) {
             log::warn!(dir:% = self.options.net_dir.display(); "{reason}");
         }
         self.conf.problem = Some(reason);
+        self.unsettled = None;
         self.conf.due = Some(due);
+        false
     }
 
     /// A file is just being written by another program. For a moment that is no reason to change anything we say.

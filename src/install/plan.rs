@@ -2,8 +2,9 @@
 //! listed by a dry run, and tested.
 
 use super::conf::{self, Conf, List};
-use super::{Mode, OWNED_FILE, Options};
+use super::{Mode, OWNED_FILE, Options, PLUGIN};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 /// How long a file that no runtime could load may still be in the middle of being written. Until then nothing is
@@ -105,8 +106,25 @@ pub enum State {
     },
     /// Not installed: what is waited for, or why we may not write.
     Waiting(String),
+    /// Not installed: the bin dir is not the one that the runtime runs plugins from.
+    OtherBinDir(Doubt),
     /// A file may be in the middle of being written: look again.
     Unsettled,
+}
+
+/// Why a runtime may not run our plugin although our entry is in a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doubt {
+    /// What was found.
+    pub finding: String,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.finding, self.remedy)
+    }
 }
 
 /// What to do.
@@ -116,8 +134,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What a person should know: the file and the remark.
     pub warnings: BTreeMap<String, String>,
-    /// Why a runtime may not run our plugin all the same. While there is a reason the agent is not ready.
-    pub doubts: Vec<String>,
+    /// While there is one the agent is not ready.
+    pub doubts: Vec<Doubt>,
     /// Afterwards.
     pub state: State,
 }
@@ -146,6 +164,28 @@ pub fn remove(listing: &Listing, options: &Options) -> Vec<Step> {
     planner.steps
 }
 
+/// Files that may still name our plugin after [`remove`]: a runtime that loads one of them runs our executable, so it
+/// must stay. Each comes with the remedy.
+pub fn unclear(listing: &Listing) -> Vec<String> {
+    let mut unclear = Vec::new();
+    for (name, found) in &listing.net {
+        match &found.content {
+            Err(e) => unclear.push(format!(
+                "{name} cannot be read ({e}), and may name {PLUGIN}: make it readable or remove it, and try again"
+            )),
+            Ok(content) if Conf::parse(name, content).is_err() && names_us(content) => unclear.push(format!(
+                "{name} names {PLUGIN} and is no configuration that can be edited: take it out by hand, and try again"
+            )),
+            Ok(_) => {}
+        }
+    }
+    unclear
+}
+
+fn names_us(content: &[u8]) -> bool {
+    content.windows(PLUGIN.len()).any(|window| window == PLUGIN.as_bytes())
+}
+
 struct Planner<'a> {
     options: &'a Options,
     listing: &'a Listing,
@@ -153,7 +193,7 @@ struct Planner<'a> {
     confs: BTreeMap<&'a str, Result<Conf<'a>, String>>,
     steps: Vec<Step>,
     warnings: BTreeMap<String, String>,
-    doubts: Vec<String>,
+    doubts: Vec<Doubt>,
 }
 
 impl<'a> Planner<'a> {
@@ -217,24 +257,26 @@ impl<'a> Planner<'a> {
     fn check_order(&mut self, target: &str, primary: &str) {
         for (name, conf) in self.confs.iter().filter(|(name, _)| **name < target && **name != primary) {
             let doubt = match conf {
-                Err(e) => format!(
-                    "{name} sorts before {target} and {e}: a runtime may use it, or refuse every pod; repair or remove it"
-                ),
+                Err(e) => {
+                    self.warnings.remove(*name);
+                    Doubt {
+                        finding: format!(
+                            "{name} sorts before {target} and {e}; a runtime may use it, or refuse every pod"
+                        ),
+                        remedy: "repair or remove it",
+                    }
+                }
                 // It goes with the steps of this plan.
                 Ok(conf) if conf.has_ours() => continue,
                 // It calls the file that was named.
                 Ok(conf) if conf.types().iter().any(|kind| META_PLUGINS.contains(kind)) => continue,
-                Ok(conf) if conf.has_others() => match &self.options.mode {
-                    Mode::Owned { .. } => format!(
-                        "{target} does not sort before {name}, which the runtime uses instead: choose another \
-                         --istio-owned-cni-config-filename"
-                    ),
-                    _ => format!(
-                        "{name} sorts before {target}: the runtime uses it, without our plugin; name it with \
-                         --cni-conf-name, or remove it"
-                    ),
+                Ok(_) => Doubt {
+                    finding: format!("{name} sorts before {target}: the runtime uses it, without our plugin"),
+                    remedy: match &self.options.mode {
+                        Mode::Owned { .. } => "choose another --istio-owned-cni-config-filename",
+                        _ => "name it with --cni-conf-name, or remove it",
+                    },
                 },
-                Ok(_) => continue,
             };
             self.doubts.push(doubt);
         }
@@ -247,16 +289,17 @@ impl<'a> Planner<'a> {
         if types.iter().any(|kind| plugins.contains(kind)) {
             return Ok(());
         }
-        let reason = format!(
-            "{} has none of the chain's other plugins ({}), so no runtime would find ours there: name the directory \
-             that has them with --cni-bin-dir",
-            self.options.bin_dir.display(),
-            types.join(", ")
-        );
+        let (dir, types) = (self.options.bin_dir.display(), types.join(", "));
+        let doubt = Doubt {
+            finding: format!(
+                "{dir} has none of the chain's other plugins ({types}), so no runtime would find ours there"
+            ),
+            remedy: "name the directory that the runtime runs plugins from with --cni-bin-dir",
+        };
         if !installed {
-            return Err(State::Waiting(reason));
+            return Err(State::OtherBinDir(doubt));
         }
-        self.doubts.push(reason);
+        self.doubts.push(doubt);
         Ok(())
     }
 
@@ -497,7 +540,7 @@ fn is_other(confs: &BTreeMap<&str, Result<Conf<'_>, String>>, name: &str) -> boo
 }
 
 fn other_types(conf: &Conf<'_>) -> Vec<String> {
-    conf.types().into_iter().filter(|kind| *kind != super::PLUGIN).map(str::to_owned).collect()
+    conf.types().into_iter().filter(|kind| *kind != PLUGIN).map(str::to_owned).collect()
 }
 
 /// The list with our entry at its end. A list that could not be read back, or that would hold nothing but us, is

@@ -100,6 +100,7 @@ fn configuration(options: &Options, run: Run, removal: &mut Removal) -> Result<(
         });
         if preceded.transpose()?.is_none() {
             removal.steps.extend(directory::kept(&steps, &listing, options));
+            removal.failures.extend(plan::unclear(&listing).into_iter().map(Error::new));
             return Ok(());
         }
     }

@@ -119,6 +119,12 @@ impl Facts {
                 };
                 findings.push(Finding::fail(CHECK, &format_args!("{dir}: {reason}"), &remedy));
             }
+            State::OtherBinDir(doubt) => {
+                let other =
+                    self.other_place(false, options).map(|place| format!("{place}: name it with --cni-bin-dir"));
+                let remedy = other.as_deref().unwrap_or(doubt.remedy);
+                findings.push(Finding::fail("bin dir", &doubt.finding, &remedy));
+            }
             State::Unsettled => {
                 findings.push(Finding::warn(
                     CHECK,
@@ -132,7 +138,8 @@ impl Facts {
                     _ => primary,
                 };
                 findings.push(self.entry(listing, file, types, options));
-                findings.extend(self.order(listing, file, options));
+                findings.extend(plan.doubts.iter().map(|doubt| Finding::fail(CHECK, &doubt.finding, &doubt.remedy)));
+                findings.extend(self.order(listing, file));
                 findings.extend(self.chain(types, options));
                 if let Some(hidden) = hidden {
                     let finding = format!("{hidden}: Cilium renames the configurations of others");
@@ -183,7 +190,7 @@ impl Facts {
     }
 
     /// Other files than the one that should have our entry.
-    fn order(&self, listing: &Listing, file: &str, options: &Options) -> Vec<Finding> {
+    fn order(&self, listing: &Listing, file: &str) -> Vec<Finding> {
         const CHECK: &str = "CNI configuration";
         let confs = listing
             .net
@@ -191,15 +198,10 @@ impl Facts {
             .filter(|(name, _)| *name != file)
             .filter_map(|(name, found)| Some((name, Conf::parse(name, found.content.as_ref().ok()?).ok()?)));
         let mut findings = Vec::new();
-        let standalone = options.install.mode == Mode::Standalone;
         for (name, conf) in confs {
             if conf.has_ours() {
                 let finding = format!("{name} names {PLUGIN}, too: pods of that network are handled twice");
                 findings.push(Finding::fail(CHECK, &finding, &PUTS_IT_RIGHT));
-            } else if name.as_str() < file && !standalone {
-                let finding = format!("{name} sorts before {file}: the runtime uses it, without our plugin");
-                let remedy = "name it with --cni-conf-name, or remove it";
-                findings.push(Finding::fail(CHECK, &finding, &remedy));
             }
         }
         findings

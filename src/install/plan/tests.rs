@@ -239,7 +239,7 @@ fn the_primary() {
                 assert_eq!(ours(&listing, &primary), 1);
             }
             State::Waiting(reason) => assert!(reason.contains(expected), "{reason}"),
-            State::Unsettled => panic!("unsettled"),
+            other => panic!("{other:?}"),
         }
     };
     check(&[("20-b.conflist", FLANNEL), ("10-a.conflist", BRIDGE)], None, "10-a.conflist");
@@ -264,16 +264,19 @@ fn broken_files_are_named_and_never_touched() {
     let failed = Found { content: Err("Permission denied (os error 13)".to_owned()), ..found("") };
     listing.net.insert("07-z.conf".to_owned(), failed);
     let plan = install(&listing, &options());
-    let warned: Vec<_> = plan.warnings.keys().map(String::as_str).collect();
-    assert_eq!(warned, ["05-x.conflist", "06-y.conf", "07-z.conf"]);
-    assert!(plan.warnings["07-z.conf"].contains("Permission denied"));
+    let doubts: Vec<_> = plan.doubts.iter().map(ToString::to_string).collect();
+    assert_eq!(doubts.len(), 3);
+    for (doubt, name) in doubts.iter().zip(["05-x.conflist", "06-y.conf", "07-z.conf"]) {
+        assert!(doubt.starts_with(name), "{doubt}");
+    }
+    assert!(doubts[2].contains("Permission denied"));
     assert!(plan.steps.iter().all(|step| step.name == "10-a.conflist"));
 }
 
 #[track_caller]
 fn doubted(plan: &Plan, expected: &str) {
     assert!(matches!(plan.state, State::Installed { .. }), "{plan:?}");
-    assert!(plan.doubts.iter().any(|doubt| doubt.contains(expected)), "{:?}", plan.doubts);
+    assert!(plan.doubts.iter().any(|doubt| doubt.to_string().contains(expected)), "{:?}", plan.doubts);
 }
 
 #[test]
@@ -285,7 +288,7 @@ fn what_a_runtime_may_use_instead() {
         let plan = install(&listing, options);
         match expected {
             Some(expected) => doubted(&plan, expected),
-            None => assert_eq!(plan.doubts, [""; 0]),
+            None => assert_eq!(plan.doubts, []),
         }
     };
     let unread = |why: &str| Found { content: Err(why.to_owned()), ..found("") };
@@ -308,7 +311,7 @@ fn what_a_runtime_may_use_instead() {
     check(unread("Permission denied (os error 13)"), &standalone, None);
     let mut late = listing(&[("10-a.conflist", BRIDGE), ("20-b.conflist", "{")]);
     settle(&mut late, &options());
-    assert_eq!(install(&late, &options()).doubts, [""; 0]);
+    assert_eq!(install(&late, &options()).doubts, []);
 }
 
 #[test]
@@ -339,14 +342,14 @@ fn no_entry_where_the_runtime_would_not_find_the_plugin() {
         let mut listing =
             Listing { plugins: with(&["istio-cni", "loopback"]), ..listing(&[("10-a.conflist", BRIDGE)]) };
         let plan = install(&listing, &options);
-        let State::Waiting(reason) = &plan.state else { panic!("{plan:?}") };
-        assert!(reason.contains("none of the chain's other plugins (bridge, portmap)"), "{reason}");
+        let State::OtherBinDir(doubt) = &plan.state else { panic!("{plan:?}") };
+        assert!(doubt.finding.contains("none of the chain's other plugins (bridge, portmap)"), "{doubt}");
         assert_eq!(plan.steps, []);
         // One of them is enough, and a directory that cannot be listed proves nothing.
         for plugins in [with(&["portmap"]), None] {
             let mut listing = Listing { plugins, ..listing.clone() };
             installed(&settle(&mut listing, &options), "10-a.conflist");
-            assert_eq!(install(&listing, &options).doubts, [""; 0]);
+            assert_eq!(install(&listing, &options).doubts, []);
         }
         // An entry that is there already stays as it should be.
         listing.plugins = None;
@@ -542,7 +545,7 @@ fn a_copy_of_a_single_configuration() {
 #[test]
 fn a_copy_that_does_not_work() {
     let late = install(&listing(&[("01-a.conflist", BRIDGE)]), &owned("02-istio-cni.conflist"));
-    doubted(&late, "02-istio-cni.conflist does not sort before 01-a.conflist");
+    doubted(&late, "01-a.conflist sorts before 02-istio-cni.conflist");
     let refused = |files: &[(&str, &str)], name: &str, reason: &str| {
         let plan = install(&listing(files), &owned(name));
         let State::Waiting(why) = plan.state else { panic!("{plan:?}") };
@@ -580,6 +583,23 @@ fn a_configuration_of_our_own() {
         assert!(matches!(plan.state, State::Waiting(_)), "{plan:?}");
         assert_eq!(plan.steps, []);
     }
+}
+
+#[test]
+fn what_may_still_name_us() {
+    let mut listing = listing(&[
+        ("05-a.conflist", r#"{"plugins": [{"type": "istio-cni"},"#),
+        ("06-b.conflist", "{"),
+        ("10-a.conflist", BRIDGE),
+    ]);
+    listing.net.insert("07-z.conf".to_owned(), Found { content: Err("EIO".to_owned()), ..found("") });
+    settle(&mut listing, &options());
+    let steps = remove(&listing, &options());
+    apply(&mut listing, &steps);
+    let unclear = unclear(&listing);
+    assert_eq!(unclear.len(), 2, "{unclear:?}");
+    assert!(unclear[0].starts_with("05-a.conflist names istio-cni"), "{}", unclear[0]);
+    assert!(unclear[1].starts_with("07-z.conf cannot be read (EIO)"), "{}", unclear[1]);
 }
 
 #[test]
