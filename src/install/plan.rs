@@ -115,10 +115,21 @@ pub enum State {
 /// Why a runtime may not run our plugin although our entry is in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doubt {
+    /// What it is about.
+    pub about: About,
     /// What was found.
     pub finding: String,
     /// What to do about it.
     pub remedy: &'static str,
+}
+
+/// What a [`Doubt`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// The file that a runtime takes.
+    Order,
+    /// The directory that it runs plugins from.
+    BinDir,
 }
 
 impl fmt::Display for Doubt {
@@ -271,6 +282,7 @@ impl<'a> Planner<'a> {
                 // It calls the file that was named.
                 Ok(conf) if conf.types().iter().any(|kind| META_PLUGINS.contains(kind)) => continue,
                 Ok(_) => Doubt {
+                    about: About::Order,
                     finding: format!("{name} sorts before {target}: the runtime uses it, without our plugin"),
                     remedy: match &self.options.mode {
                         Mode::Owned { .. } => "choose another --istio-owned-cni-config-filename",
@@ -291,6 +303,7 @@ impl<'a> Planner<'a> {
         }
         let (dir, types) = (self.options.bin_dir.display(), types.join(", "));
         let doubt = Doubt {
+            about: About::BinDir,
             finding: format!(
                 "{dir} has none of the chain's other plugins ({types}), so no runtime would find ours there"
             ),

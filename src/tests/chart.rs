@@ -6,7 +6,7 @@ use crate::apiserver::ApiServer;
 use crate::standalone::rules;
 use crate::standin::{self, Standin};
 use crate::support::netns::{PodNetns, nft_list, run_in};
-use crate::support::{DEADLINE, FERRULE, eventually, http};
+use crate::support::{DEADLINE, FERRULE, eventually, http, install_plugins};
 use nix::mount::{MsFlags, mount};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -72,6 +72,7 @@ impl World {
             fs::create_dir(at(name)).unwrap();
         }
         fs::write(at("net.d/10-net.conflist"), PRIMARY).unwrap();
+        install_plugins(&at("bin"), PRIMARY);
         let host = PodNetns::new();
         let server = host.enter(|| ApiServer::start(&at("api")));
         server.put_namespace("mesh", json!({ "istio.io/dataplane-mode": "ambient" }));

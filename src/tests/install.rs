@@ -3,9 +3,10 @@
 mod crash;
 mod faults;
 
-use crate::support::eventually;
 use crate::support::program::{ferrule, finish};
+use crate::support::{eventually, install_plugins};
 use base64::prelude::{BASE64_STANDARD, Engine};
+use ferrule::install::conf::Conf;
 use ferrule::install::entry::Entry;
 use ferrule::install::{Keeper, Mode, Notice, Options, Run, kubeconfig, uninstall};
 use ferrule::sys::file::{HostRoot, Lock};
@@ -68,6 +69,7 @@ impl Node {
 
     fn write(&self, name: &str, content: &str) {
         fs::write(self.net(name), content).unwrap();
+        install_plugins(&self.path("opt/cni/bin"), content);
     }
 
     fn read(&self, name: &str) -> String {
@@ -237,6 +239,10 @@ fn every_primary_in_out_again_and_back() {
         };
         for (name, content) in read(&case.join("in")) {
             let path = node.net("").join(name);
+            let read = Conf::parse(name.to_str().unwrap(), &content);
+            for plugin in read.iter().flat_map(|conf| conf.types()) {
+                fs::write(node.path("opt/cni/bin").join(plugin), "").unwrap();
+            }
             fs::write(&path, content).unwrap();
             fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
             chown(&path, Some(12), Some(34)).unwrap();
@@ -267,7 +273,7 @@ fn the_primary_moves_under_us() {
     // Broken files beside the valid one; no entry for a moment means nothing.
     node.write("00-broken.conflist", "{");
     node.write("20-podnet.conf", single);
-    kept.ready();
+    kept.not_ready("00-broken.conflist sorts before 20-podnet.conflist");
     assert_eq!(node.names(), ["00-broken.conflist", "20-podnet.conflist"]);
     // The .conf becomes a .conflist of the primary's own.
     node.write("20-podnet.conflist", BRIDGE);
@@ -281,8 +287,13 @@ fn the_primary_moves_under_us() {
     // It goes again.
     fs::remove_file(node.net("10-other.conflist")).unwrap();
     eventually("the next has us", || ours(&node.read("20-podnet.conflist")) == 1);
-    kept.ready();
     assert_eq!(node.read("00-broken.conflist"), "{");
+    // One that is completed is the primary.
+    node.write("00-broken.conflist", &BRIDGE.replace("podnet", "whole"));
+    kept.ready();
+    assert_eq!(ours(&node.read("00-broken.conflist")), 1);
+    node.write("00-broken.conflist", "{");
+    eventually("the next has us again", || ours(&node.read("20-podnet.conflist")) == 1);
     fs::remove_file(node.net("20-podnet.conflist")).unwrap();
     kept.not_ready("waiting for a CNI configuration");
     let removal = uninstall(&node.options(), Run::Real);
@@ -541,6 +552,7 @@ fn a_cache_that_cannot_be_seen_keeps_the_plugin() {
     node.write("10-podnet.conflist", BRIDGE);
     fs::remove_dir(node.path("var/lib")).unwrap();
     let _mounted = faults::Mounted::tmpfs(&node.path("opt/cni/bin"), "size=1m");
+    node.write("10-podnet.conflist", BRIDGE);
     Kept::start(node.options()).ready();
     let removal = uninstall(&node.options(), Run::Real);
     assert!(removal.steps.last().unwrap().contains("not visible from here"), "{removal:?}");

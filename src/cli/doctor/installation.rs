@@ -138,7 +138,7 @@ impl Facts {
                     _ => primary,
                 };
                 findings.push(self.entry(listing, file, types, options));
-                findings.extend(plan.doubts.iter().map(|doubt| Finding::fail(CHECK, &doubt.finding, &doubt.remedy)));
+                findings.extend(plan.doubts.iter().map(|doubt| self.doubt(doubt, options)));
                 findings.extend(self.order(listing, file));
                 findings.extend(self.chain(types, options));
                 if let Some(hidden) = hidden {

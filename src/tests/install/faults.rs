@@ -2,6 +2,7 @@
 
 use super::{BRIDGE, Kept, Node, identity, ours};
 use crate::support::eventually;
+use crate::support::install_plugins;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -107,7 +108,7 @@ fn a_read_only_disk() {
 fn missing_directories_are_named() {
     let node = Node::new();
     node.write("10-podnet.conflist", BRIDGE);
-    fs::remove_dir(node.path("opt/cni/bin")).unwrap();
+    fs::remove_dir_all(node.path("opt/cni/bin")).unwrap();
     let mut kept = Kept::start(node.options());
     kept.not_ready("opt/cni/bin");
     let (problem, dir) = (kept.problems().unwrap()[0].clone(), node.path("opt/cni/bin"));
@@ -115,6 +116,7 @@ fn missing_directories_are_named() {
     assert!(problem.starts_with(&start) && problem.contains("--cni-bin-dir"), "{problem}");
     assert_eq!(node.read("10-podnet.conflist"), BRIDGE);
     fs::create_dir(node.path("opt/cni/bin")).unwrap();
+    install_plugins(&node.path("opt/cni/bin"), BRIDGE);
     kept.ready();
     assert_eq!(ours(&node.read("10-podnet.conflist")), 1);
     // The run dir is ours to make; anything else in its place is not ours to remove.

@@ -9,6 +9,7 @@ pub mod node;
 pub mod program;
 pub mod traffic;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The executable under test.
@@ -24,6 +25,18 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Puts a file for each plugin that a configuration names into a bin dir: the agent installs where the runtime finds the
+/// chain's plugins.
+pub fn install_plugins(bin_dir: &Path, configuration: &str) {
+    for (at, key) in configuration.match_indices("\"type\"") {
+        let rest = configuration[at + key.len()..].trim_start_matches([' ', ':']);
+        let name = rest.split('"').nth(1).filter(|name| *name != "istio-cni" && !name.contains('/'));
+        if let (Some(name), true) = (name, bin_dir.is_dir()) {
+            std::fs::write(bin_dir.join(name), "").unwrap();
+        }
     }
 }
 

@@ -32,6 +32,7 @@ impl Node {
         for dir in [node.pods(), node.run(), node.net_dir(), node.bin_dir()] {
             fs::create_dir(dir).unwrap();
         }
+        super::install_plugins(&node.bin_dir(), r#"{"type":"bridge"},{"type":"portmap"}"#);
         node
     }
 
