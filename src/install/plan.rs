@@ -1,67 +1,18 @@
 //! From what is in the directory to what has to be written and removed, and why. Pure: the same plan is carried out,
 //! listed by a dry run, and tested.
 
+mod listing;
+mod runtime;
+
+pub use listing::{Access, Found, Listing};
+pub use runtime::{About, Doubt};
+
 use super::conf::{self, Conf, List};
 use super::{Mode, OWNED_FILE, Options, PLUGIN};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::time::Duration;
-
-/// How long a file that no runtime could load may still be in the middle of being written. Until then nothing is
-/// decided from its being broken.
-const SETTLE: Duration = Duration::from_secs(2);
-
-/// Plugins that are configured first and call the primary themselves.
-const META_PLUGINS: [&str; 4] = ["danm", "genie", "multus", "multus-shim"];
+use std::collections::BTreeMap;
 
 /// File name of our own configuration in standalone mode.
 const STANDALONE_FILE: &str = "YYY-istio-cni.conf";
-
-/// A configuration file as found.
-#[derive(Debug, Clone)]
-pub struct Found {
-    /// Its text as [`conf::decode`] gives it, or why it could not be read.
-    pub content: Result<Vec<u8>, String>,
-    /// Who may read it.
-    pub access: Access,
-    /// Time since it was last written.
-    pub age: Duration,
-}
-
-/// Permission bits and owner of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access {
-    /// Permission bits.
-    pub mode: u32,
-    /// User and group; `None`: whoever writes it.
-    pub owner: Option<(u32, u32)>,
-}
-
-/// Everything a plan depends on: the candidates of the conf dir, and our copies of what was there before us, by name.
-#[derive(Debug, Clone, Default)]
-pub struct Listing {
-    /// The conf dir.
-    pub net: BTreeMap<String, Found>,
-    /// `RUN/replaced`: files as they were before we edited or replaced them.
-    pub saved: BTreeMap<String, Found>,
-    /// The names in the bin dir; `None` when they cannot be listed.
-    pub plugins: Option<BTreeSet<String>>,
-}
-
-impl Listing {
-    /// What is in a file of the conf dir; what was last good in it, if it has been left empty: a power cut does that
-    /// to a file that another program wrote without fsync.
-    fn content(&self, name: &str) -> Result<&[u8], String> {
-        let found = self.net.get(name).ok_or("is gone")?;
-        let content = found.content.as_ref().map_err(|e| format!("cannot be read ({e})"))?;
-        let saved = self.saved.get(name).and_then(|saved| saved.content.as_ref().ok());
-        Ok(saved.filter(|_| content.is_empty() && found.age >= SETTLE).unwrap_or(content))
-    }
-
-    fn is_empty(&self, name: &str) -> bool {
-        self.net.get(name).is_some_and(|found| found.content.as_ref().is_ok_and(Vec::is_empty))
-    }
-}
 
 /// One of the two directories of a [`Listing`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,32 +61,6 @@ pub enum State {
     OtherBinDir(Doubt),
     /// A file may be in the middle of being written: look again.
     Unsettled,
-}
-
-/// Why a runtime may not run our plugin although our entry is in a configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doubt {
-    /// What it is about.
-    pub about: About,
-    /// What was found.
-    pub finding: String,
-    /// What to do about it.
-    pub remedy: &'static str,
-}
-
-/// What a [`Doubt`] is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum About {
-    /// The file that a runtime takes.
-    Order,
-    /// The directory that it runs plugins from.
-    BinDir,
-}
-
-impl fmt::Display for Doubt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.finding, self.remedy)
-    }
 }
 
 /// What to do.
@@ -264,56 +189,20 @@ impl<'a> Planner<'a> {
         Ok((target, state))
     }
 
-    /// A runtime takes the first file by name. What it makes of one that we cannot understand is not known.
-    fn check_order(&mut self, target: &str, primary: &str) {
-        for (name, conf) in self.confs.iter().filter(|(name, _)| **name < target && **name != primary) {
-            let doubt = match conf {
-                Err(e) => {
-                    self.warnings.remove(*name);
-                    Doubt {
-                        finding: format!(
-                            "{name} sorts before {target} and {e}; a runtime may use it, or refuse every pod"
-                        ),
-                        remedy: "repair or remove it",
-                    }
-                }
-                // It goes with the steps of this plan.
-                Ok(conf) if conf.has_ours() => continue,
-                // It calls the file that was named.
-                Ok(conf) if conf.types().iter().any(|kind| META_PLUGINS.contains(kind)) => continue,
-                Ok(_) => Doubt {
-                    about: About::Order,
-                    finding: format!("{name} sorts before {target}: the runtime uses it, without our plugin"),
-                    remedy: match &self.options.mode {
-                        Mode::Owned { .. } => "choose another --istio-owned-cni-config-filename",
-                        _ => "name it with --cni-conf-name, or remove it",
-                    },
-                },
-            };
-            self.doubts.push(doubt);
+    /// Nothing is written where a runtime would not find our plugin: it starts and stops no pod any more.
+    fn check_plugins(&mut self, types: &[String], installed: bool) -> Result<(), State> {
+        match runtime::bin_dir(&self.options.bin_dir, self.listing.plugins.as_ref(), types) {
+            Some(doubt) if !installed => return Err(State::OtherBinDir(doubt)),
+            doubt => self.doubts.extend(doubt),
         }
+        Ok(())
     }
 
-    /// Whether the bin dir is the one that the runtime runs plugins from: it has one of the chain's. Where it has none,
-    /// nothing is written: a runtime that does not find our plugin starts and stops no pod any more.
-    fn check_plugins(&mut self, types: &[String], installed: bool) -> Result<(), State> {
-        let Some(plugins) = &self.listing.plugins else { return Ok(()) };
-        if types.iter().any(|kind| plugins.contains(kind)) {
-            return Ok(());
-        }
-        let (dir, types) = (self.options.bin_dir.display(), types.join(", "));
-        let doubt = Doubt {
-            about: About::BinDir,
-            finding: format!(
-                "{dir} has none of the chain's other plugins ({types}), so no runtime would find ours there"
-            ),
-            remedy: "name the directory that the runtime runs plugins from with --cni-bin-dir",
-        };
-        if !installed {
-            return Err(State::OtherBinDir(doubt));
-        }
-        self.doubts.push(doubt);
-        Ok(())
+    fn check_order(&mut self, target: &str, primary: &str) {
+        let doubts = runtime::order(&self.confs, target, primary, &self.options.mode);
+        // What is doubted is not warned about besides.
+        self.warnings.retain(|name, _| name.as_str() >= target);
+        self.doubts.extend(doubts);
     }
 
     /// The primary as a list without our entry, under the name and version that pods were added with: those of Istio's
@@ -416,7 +305,7 @@ impl<'a> Planner<'a> {
             return match conf {
                 Ok(conf) if conf.has_others() => Ok(found),
                 Ok(_) => Err(State::Waiting(format!("waiting for {found}: it names no plugin but ours"))),
-                Err(_) if self.unsettled(found) => Err(State::Unsettled),
+                Err(_) if self.listing.is_unsettled(found) => Err(State::Unsettled),
                 Err(e) => Err(State::Waiting(format!("waiting for {found}: it {e}"))),
             };
         }
@@ -429,17 +318,13 @@ impl<'a> Planner<'a> {
                 Ok(Conf::List(_)) => {
                     self.warnings.insert(name.to_owned(), "names no plugin but ours".to_owned());
                 }
-                Err(_) if self.unsettled(name) => return Err(State::Unsettled),
+                Err(_) if self.listing.is_unsettled(name) => return Err(State::Unsettled),
                 Err(e) => {
                     self.warnings.insert(name.to_owned(), e.clone());
                 }
             }
         }
         Err(State::Waiting("waiting for a CNI configuration: there is no valid one".to_owned()))
-    }
-
-    fn unsettled(&self, name: &str) -> bool {
-        self.listing.net.get(name).is_some_and(|found| found.age < SETTLE)
     }
 
     /// Whether a file is a copy of the chain that we (or Istio) own, rather than a primary: by its name, or because it

@@ -238,7 +238,7 @@ fn every_primary_in_out_again_and_back() {
             files
         };
         for (name, content) in read(&case.join("in")) {
-            let path = node.net("").join(name);
+            let path = node.net("").join(&name);
             let read = Conf::parse(name.to_str().unwrap(), &content);
             for plugin in read.iter().flat_map(|conf| conf.types()) {
                 fs::write(node.path("opt/cni/bin").join(plugin), "").unwrap();

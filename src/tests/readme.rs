@@ -214,7 +214,7 @@ fn its_commands_run() {
     let mut session = String::from(
         "set -euo pipefail\nmkdir -p /etc/cni/net.d /opt/cni/bin\ndaemon=\n\
          echo '{\"cniVersion\": \"1.0.0\", \"name\": \"net\", \"plugins\": [{\"type\": \"bridge\"}]}' \
-         >/etc/cni/net.d/10-net.conflist\n",
+         >/etc/cni/net.d/10-net.conflist\ntouch /opt/cni/bin/bridge\n",
     );
     let page = read("README.md");
     let mut count = 0;

@@ -4,7 +4,7 @@ use super::finding::Finding;
 use super::platform::{self, PLATFORMS};
 use crate::config::doctor::Options;
 use crate::install::conf::{Conf, is_candidate};
-use crate::install::plan::{self, Listing, State};
+use crate::install::plan::{self, About, Doubt, Listing, State};
 use crate::install::{Mode, PLUGIN, binary, conflict, directory, kubeconfig};
 use crate::sys::exec;
 use crate::sys::file;
@@ -119,12 +119,7 @@ impl Facts {
                 };
                 findings.push(Finding::fail(CHECK, &format_args!("{dir}: {reason}"), &remedy));
             }
-            State::OtherBinDir(doubt) => {
-                let other =
-                    self.other_place(false, options).map(|place| format!("{place}: name it with --cni-bin-dir"));
-                let remedy = other.as_deref().unwrap_or(doubt.remedy);
-                findings.push(Finding::fail("bin dir", &doubt.finding, &remedy));
-            }
+            State::OtherBinDir(doubt) => findings.push(self.doubt(doubt, options)),
             State::Unsettled => {
                 findings.push(Finding::warn(
                     CHECK,
@@ -151,6 +146,18 @@ impl Facts {
             findings.push(Finding::warn(CHECK, &format_args!("{name}: {remark}"), &"repair or remove it"));
         }
         findings
+    }
+
+    /// Why a runtime may not run our plugin.
+    fn doubt(&self, doubt: &Doubt, options: &Options) -> Finding {
+        match doubt.about {
+            About::Order => Finding::fail("CNI configuration", &doubt.finding, &doubt.remedy),
+            About::BinDir => {
+                let other =
+                    self.other_place(false, options).map(|place| format!("{place}: name it with --cni-bin-dir"));
+                Finding::fail("bin dir", &doubt.finding, &other.as_deref().unwrap_or(doubt.remedy))
+            }
+        }
     }
 
     /// Our entry in the file that should have it.
@@ -213,7 +220,8 @@ impl Facts {
         let dir = options.install.bin_dir.display();
         let there = |kind: &&str| self.bin_names.iter().any(|name| name == kind);
         let missing: Vec<&str> = types.iter().map(String::as_str).filter(|kind| !there(kind)).collect();
-        if missing.is_empty() {
+        // That none is there is said already.
+        if missing.is_empty() || missing.len() == types.len() {
             return None;
         }
         let finding = format!("{dir} does not have {}, which the chain names", missing.join(", "));

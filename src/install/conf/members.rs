@@ -79,7 +79,7 @@ impl<'a> Members<'a> {
         named.map(|(_, value)| *value).next()
     }
 
-    /// The same as a string.
+    /// A field that is a string.
     pub(super) fn string(&self, name: &str) -> Result<Option<String>> {
         self.field(name).map(|value| string(name, value)).transpose()
     }

@@ -91,7 +91,7 @@ impl<'a> Conf<'a> {
 /// the name: under a new one they hand out addresses twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// As it stands in the text, with its quotes.
+    /// The name with its quotes, as it stands in the text.
     name: &'a str,
     version: Option<&'a str>,
 }

@@ -26,12 +26,13 @@ dataplane/look.rs
 dataplane/nft.rs
 dataplane/visit.rs
 
-install/conf.rs
+install/conf/mod.rs
 install/directory.rs
 install/entry.rs
 install/kubeconfig.rs
 install/mod.rs
 install/plan.rs
+install/plan/runtime.rs
 
 node/event.rs
 node/memory.rs

@@ -161,8 +161,8 @@ fn faults_of_the_plugin() {
         &scene,
         &doctor(&scene, &nothing),
         &[
-            "warn  bin dir: DIR/nothing does not have bridge, portmap, which the chain names; is this the directory that \
-           the runtime runs plugins from (--cni-bin-dir)?",
+            "fail  bin dir: DIR/nothing has none of the chain's other plugins (bridge, portmap), so no runtime would find \
+           ours there; name the directory that the runtime runs plugins from with --cni-bin-dir",
             "fail  plugin: DIR/nothing/istio-cni is missing; the running agent puts it there: start it, or see why it is \
            not ready",
         ],
@@ -174,8 +174,8 @@ fn faults_of_the_plugin() {
         &scene,
         &doctor(&scene, &nothing),
         &[
-            "fail  bin dir: DIR/nothing does not have bridge, portmap, which the chain names; K3s has plugins in \
-           /var/lib/rancher/k3s/data/cni: name it with --cni-bin-dir",
+            "fail  bin dir: DIR/nothing has none of the chain's other plugins (bridge, portmap), so no runtime would find \
+           ours there; K3s has plugins in /var/lib/rancher/k3s/data/cni: name it with --cni-bin-dir",
             "fail  plugin: DIR/nothing/istio-cni is missing; K3s has plugins in /var/lib/rancher/k3s/data/cni: name it \
            with --cni-bin-dir",
         ],
