@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn both_names_of_the_owned_file() {
+    fn the_name_of_the_owned_file() {
         let mode = |flags: &[(&'static str, &str)], variables: &[(&str, &str)]| {
             let on = [("ambient-enabled", "true"), ("istio-owned-cni-config", "true")];
             read(&[&on, flags].concat(), variables).unwrap().0.install().mode
@@ -593,7 +593,8 @@ mod tests {
         );
         assert_eq!(mode(&[flag], &[long, short]), owned("01-a.conflist"));
         assert_eq!(mode(&[], &[long, short]), owned("01-b.conflist"));
-        assert_eq!(mode(&[], &[short]), owned("01-c.conflist"));
+        // The chart sets it, and Istio's agent does not know it.
+        assert_eq!(mode(&[], &[short]), owned("02-istio-cni.conflist"));
         assert_eq!(mode(&[], &[("ISTIO_OWNED_CNI_CONF_FILENAME", "")]), owned("02-istio-cni.conflist"));
         assert_eq!(read(&[("chained-cni-plugin", "false")], &[]).unwrap().0.install().mode, install::Mode::Standalone);
         for missing in ["ambient-enabled", "chained-cni-plugin"] {

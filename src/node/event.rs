@@ -1,13 +1,14 @@
 //! What can happen to the agent, and what it can do about it: the vocabulary between the pure state and the machine.
 
-use super::memory::{NodeSettings, Record};
 use super::publish::event_recorder::PodEvent;
+use super::records::{NodeSettings, Record};
+use super::redirection::Redirection;
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
 use crate::cni::outside::Outside;
 use crate::dataplane::inpod::Differences;
 use crate::error::Result;
 use crate::pod::redirection::Redirection as SidecarRedirection;
-use crate::pod::types::{Namespace, Pod, PodName, StringMap};
+use crate::pod::types::{Namespace, Pod, PodName};
 use crate::repair::order::{End, Order};
 use crate::rules::diff::Preceding;
 use crate::rules::inpod::Settings;
@@ -196,7 +197,7 @@ pub enum Work {
     /// Which of these pods have all their processes in another namespace than this one of theirs?
     Compare(Vec<(Sought, NetnsId)>),
     /// Do these paths still lead to these namespaces?
-    Probe(Vec<Path>),
+    Probe(Vec<NetnsPath>),
 }
 
 /// A pod whose namespace is looked for.
@@ -216,7 +217,7 @@ pub struct Sought {
 
 /// A remembered path of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Path {
+pub struct NetnsPath {
     /// The pod.
     pub uid: String,
     /// The path on the host.
@@ -253,7 +254,7 @@ pub enum Outcome {
     /// Of [`Work::Compare`]: those pods, with the namespace that has one of their addresses, if one has.
     Compared(Result<BTreeMap<String, Option<Arc<Netns>>>>),
     /// Of [`Work::Probe`]: the pods whose path leads elsewhere or nowhere.
-    Probed(Vec<Path>),
+    Probed(Vec<NetnsPath>),
 }
 
 /// What a search for namespaces brought up.
@@ -267,32 +268,3 @@ pub struct Walked {
 
 /// The record as it was written; `None` when none was asked for or it could not be written.
 pub type Remembered = Option<Record>;
-
-/// The annotation by which pods are published.
-pub const ANNOTATION: &str = "ambient.istio.io/redirection";
-
-/// Value of [`ANNOTATION`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Redirection {
-    /// Peers may send HBONE to the pod.
-    Enabled,
-    /// The rules are in place, ztunnel has not acknowledged yet.
-    Pending,
-}
-
-impl Redirection {
-    /// As it stands in the annotation.
-    pub fn value(self) -> &'static str {
-        match self {
-            Redirection::Enabled => "enabled",
-            Redirection::Pending => "pending",
-        }
-    }
-
-    /// What the annotation of a pod says; a value that is not ours says nothing.
-    pub fn of(annotations: &StringMap) -> Option<Self> {
-        let value = annotations.get(ANNOTATION)?;
-        [Redirection::Enabled, Redirection::Pending].into_iter().find(|known| known.value() == value)
-    }
-}

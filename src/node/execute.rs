@@ -8,8 +8,8 @@
 //! when nothing more pressing is to be done, and waits ready.
 
 use super::Site;
-use super::event::{Event, Outcome, Path, Remembered, Sought, TaskId, Walked, Work};
-use super::memory::{Memory, NodeSettings, Record};
+use super::event::{Event, NetnsPath, Outcome, Remembered, Sought, TaskId, Walked, Work};
+use super::records::{NodeSettings, Record, Records};
 use super::watchdog::{Heartbeat, Watchdog};
 use crate::dataplane::branch_eni::Branches;
 use crate::dataplane::host::Host;
@@ -57,20 +57,20 @@ pub struct Context {
     /// Where the kubelet puts pods.
     pub cgroup_roots: CgroupRoots,
     /// Records of sandboxes.
-    pub memory: Memory,
+    pub records: Records,
     /// The host's rule and probe sets, where they are ours to keep.
     pub host_side: Option<Host>,
     /// The rules for pods of AWS with interfaces of their own, where they are ours to make.
     pub branches: Option<Branches>,
     /// Made when first needed: a node that lacks a program must be able to get it while we run.
     programmer: Mutex<Option<Arc<InPod>>>,
-    /// Of the memory.
+    /// Trouble with the records.
     trouble: Mutex<Repeat>,
 }
 
 impl Context {
     /// Gathers it for a node.
-    pub fn at(site: &Site, memory: Memory) -> Result<Self> {
+    pub fn at(site: &Site, records: Records) -> Result<Self> {
         let force_variant = site.force_backend.as_deref().map(str::parse).transpose();
         let inpod = inpod::Options {
             force_variant: force_variant.map_err(|e: Error| e.context("FORCE_IPTABLES_BINARY"))?,
@@ -89,7 +89,7 @@ impl Context {
             host,
             host_root: site.host_root.clone(),
             cgroup_roots: site.cgroup_roots.clone(),
-            memory,
+            records,
             host_side,
             branches,
             programmer: Mutex::new(None),
@@ -328,8 +328,8 @@ fn remember(context: &Context, netns: &Netns, record: Option<Record>) -> Remembe
 /// Remembers or forgets; a failure is said once while it lasts.
 fn note(context: &Context, uid: &str, record: Option<Record>) -> Result<Option<Record>> {
     let done = match &record {
-        Some(record) => context.memory.remember(record),
-        None => context.memory.forget(uid),
+        Some(record) => context.records.remember(record),
+        None => context.records.forget(uid),
     };
     let now = clock::now();
     let mut trouble = sync::lock(&context.trouble);
@@ -474,8 +474,8 @@ pub fn open_netns(host_root: &HostRoot, path: &str) -> Result<Netns> {
 }
 
 /// The paths that do not lead to their namespace any more.
-fn probe(context: &Context, paths: Vec<Path>) -> Vec<Path> {
-    let leads_there = |path: &Path| match open_netns(&context.host_root, &path.path) {
+fn probe(context: &Context, paths: Vec<NetnsPath>) -> Vec<NetnsPath> {
+    let leads_there = |path: &NetnsPath| match open_netns(&context.host_root, &path.path) {
         Ok(netns) => netns.id() == path.id,
         // Only what is certainly gone counts: the lack of a descriptor does not end an enrolment.
         Err(e) => !matches!(e.kind(), Kind::NotFound | Kind::Invalid),

@@ -8,8 +8,10 @@
 mod endpoints;
 mod event;
 mod execute;
-pub mod memory;
+mod pod;
 mod publish;
+pub mod records;
+mod redirection;
 pub mod removal;
 mod run;
 mod source;
@@ -17,7 +19,7 @@ mod state;
 mod upgrade_check;
 mod watchdog;
 
-pub use event::Redirection;
+pub use redirection::Redirection;
 pub use run::run;
 pub use state::view;
 

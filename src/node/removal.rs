@@ -4,8 +4,8 @@
 use super::Site;
 use super::event::Sought;
 use super::execute::{Context as Workspace, walk};
-use super::memory::{Memory, Record};
 use super::publish::state_file;
+use super::records::{Record, Records};
 use crate::dataplane::inpod::InPod;
 use crate::error::{Context, Result};
 use crate::install::{Removal, Run};
@@ -17,7 +17,7 @@ use std::path::Path;
 /// Removes the host's side, and with `pods` also the rules of pods, as the records in the run directory name them. No
 /// agent may be running. Goes on past failures; a second call does nothing.
 pub fn remove(site: &Site, pods: bool, run: Run) -> Removal {
-    let workspace = match Workspace::at(site, Memory::existing(&site.run_dir)) {
+    let workspace = match Workspace::at(site, Records::existing(&site.run_dir)) {
         Ok(workspace) => workspace,
         Err(e) => return Removal { failures: vec![e], ..Removal::default() },
     };
@@ -55,7 +55,7 @@ pub(super) fn host_side(workspace: &Workspace, run: Run) -> Removal {
 }
 
 fn pod_rules(workspace: &Workspace, run_dir: &Path, run: Run, removal: &mut Removal) -> Result<()> {
-    let records: Vec<Record> = workspace.memory.recall()?.into_iter().filter(|record| record.enrolled).collect();
+    let records: Vec<Record> = workspace.records.recall()?.into_iter().filter(|record| record.enrolled).collect();
     if records.is_empty() {
         return Ok(());
     }
@@ -70,7 +70,7 @@ fn pod_rules(workspace: &Workspace, run_dir: &Path, run: Run, removal: &mut Remo
             None => Ok(vec![format!("pod {name} is gone, or has another address; nothing is done in its place")]),
         };
         if removed.is_ok() && run == Run::Real {
-            workspace.memory.forget(&record.uid)?;
+            workspace.records.forget(&record.uid)?;
             out.insert(record.uid);
         }
         removal.take(removed.with_context(|| format!("take the rules out of pod {name}")));

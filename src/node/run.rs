@@ -2,9 +2,9 @@
 
 use super::event::{Action, Event, Stop};
 use super::execute::{Context as Workspace, Workers};
-use super::memory::{Memory, NodeSettings};
 use super::publish::state_file;
 use super::publish::writer::Writer;
+use super::records::{NodeSettings, Records};
 use super::source::Source;
 use super::state::{Config, State};
 use super::upgrade_check::Verdict;
@@ -172,15 +172,15 @@ struct Agent {
 
 impl Agent {
     fn start(options: &Options, watchdog: &Watchdog, inbox: &Sender<Event>) -> Result<Self> {
-        let memory = Memory::new(&options.run_dir)?;
-        let records = memory.recall()?;
+        let records = Records::new(&options.run_dir)?;
+        let earlier = records.recall()?;
         let ambient = options.policy.ambient_enabled;
         if ambient && options.policy.selectors.is_empty() {
             log::warn!(
                 "no pod will be in the ambient mesh: --ambient-enabled is set, and no --ambient-enablement-selector"
             );
         }
-        let workspace = Arc::new(Workspace::at(&options.site(), memory)?);
+        let workspace = Arc::new(Workspace::at(&options.site(), records)?);
         let config = Config {
             policy: options.policy.clone(),
             settings: NodeSettings {
@@ -204,7 +204,7 @@ impl Agent {
         let workers = Workers::start(&workspace, watchdog, inbox)?;
         let (source, published) = Source::start(options, inbox)?;
         let usual = config.settings.usual();
-        let state = State::new(config, records, published, Box::new(random::fraction), clock::now());
+        let state = State::new(config, earlier, published, Box::new(random::fraction), clock::now());
         let warm = Arc::clone(&workspace);
         thread::spawn("warm-up", move || {
             if let Err(e) = warm.warm_up(&usual) {

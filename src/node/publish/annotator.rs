@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::kube::api::PodPatch;
 use crate::kube::client::{Client, Patience};
 use crate::logging::Repeat;
-use crate::node::event::{ANNOTATION, Redirection};
+use crate::node::redirection::{ANNOTATION, Redirection};
 use crate::pod::types::PodName;
 use crate::sys::backoff::Backoff;
 use crate::sys::{clock, random, sync, thread};

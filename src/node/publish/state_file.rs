@@ -4,8 +4,8 @@
 use super::writer::{Content, Writer};
 use crate::cni::outside::{self, Outside};
 use crate::error::Result;
-use crate::node::event::Redirection;
-use crate::node::memory::{Published, read_published, render};
+use crate::node::records::{Published, read_published, render};
+use crate::node::redirection::Redirection;
 use crate::pod::types::PodName;
 use crate::sys::file::{self, Mode};
 use std::collections::BTreeSet;

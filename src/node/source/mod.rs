@@ -6,12 +6,12 @@ mod files;
 mod store;
 
 use super::event::Event;
-use super::memory::{Published, read_published};
 use super::publish::annotator::Annotator;
 use super::publish::event_recorder::{EventRecorder, PodEvent};
 use super::publish::remedies::Remedies;
 use super::publish::state_file::{self, Change};
 use super::publish::writer::Writer;
+use super::records::{Published, read_published};
 use super::upgrade_check::{self, Verdict};
 use super::{Options, PodSource};
 use crate::error::Result;

@@ -1,317 +1,270 @@
 //! Bringing a pod into the mesh: rules, then ztunnel, then the annotation.
 
-use super::State;
-use super::pods::{Doing, Ending, Entry, Goal, Rules, settings_of};
-use super::requests::{Add, answer_enrolled};
+use super::Node;
 use super::ztunnels::Standing;
-use crate::cni::event::Failure;
-use crate::dataplane::inpod::Differences;
+use crate::cni::event::{Failure, code};
 use crate::error::{Kind, Result};
 use crate::metrics;
-use crate::node::event::{Action, Answer, Outcome, Redirection, TaskId, Work};
-use crate::node::memory::{NodeSettings, Record};
+use crate::node::event::{Action, Work};
+use crate::node::pod::{ACK, Job, Late, Pod, Precedence, Rules, settings_of};
+use crate::node::publish::event_recorder::PodEvent;
+use crate::node::records::NodeSettings;
+use crate::node::redirection::Redirection;
 use crate::rules::diff::Preceding;
 use crate::rules::inpod::Settings;
-use crate::sys::netns::Netns;
+use crate::sys::netns::{Netns, NetnsId};
+use crate::zds::server::WorkloadInfo;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// While another pod lets go of a namespace.
 const HAND_OVER: Duration = Duration::from_millis(20);
 
-impl State {
-    /// The next step of a pod that should be in the mesh and whose namespace is known.
-    pub(super) fn enrol(&mut self, entry: &mut Entry, goal: &Goal) {
-        let Some(netns) = entry.netns.clone() else { return };
-        if self.is_taken(entry, &netns) {
-            entry.wake_at(self.now + HAND_OVER);
+/// What a pod should be, if it should be in the mesh.
+pub(super) struct Goal {
+    pub settings: Settings,
+    pub info: WorkloadInfo,
+}
+
+impl Node {
+    /// Another pod still has the namespace.
+    pub(super) fn wait_for_hand_over(&self, pod: &mut Pod) {
+        pod.wake_at(self.now + HAND_OVER);
+    }
+
+    /// The next step of a pod that should be in the mesh and whose namespace is held.
+    pub(super) fn enrol(&mut self, pod: &mut Pod, goal: &Goal) {
+        let Some((netns, rules)) = pod.held().map(|held| (Arc::clone(held.netns()), held.rules().clone())) else {
             return;
-        }
-        if let Some(rules) = entry.rules.take_if(|rules| rules.netns.id() != netns.id()) {
-            entry.leftovers.push(rules.netns);
-        }
-        if std::mem::take(&mut entry.unrecognised)
-            && let Some(object) = &entry.object
-        {
-            let candidates = self.config.settings.variants().map(|node| (node, settings_of(object, &node)));
-            entry.task = Some((self.start(Work::Recognise(netns, candidates.to_vec())), Doing::Recognising));
-            return;
-        }
-        if entry.rules.as_ref().and_then(|rules| rules.settings.as_ref()) != Some(&goal.settings) {
-            match entry.retry.blocked(self.now) {
-                Some(at) => entry.wake_at(at),
-                None => self.apply(entry, netns, goal),
+        };
+        match (&rules, pod.object()) {
+            (Rules::Known(settings), _) if *settings == goal.settings => {}
+            (Rules::Unrecognised, Some(object)) => {
+                let candidates = self.config.settings.variants().map(|node| (node, settings_of(object, &node)));
+                let task = self.start(Work::Recognise(netns, candidates.to_vec()));
+                return pod.begin(task, Job::Recognising);
             }
-            return;
+            _ => {
+                if pod.may_try(self.now) {
+                    self.apply(pod, netns, goal);
+                }
+                return;
+            }
         }
-        for add in &mut entry.adds {
-            add.rules_done.get_or_insert(self.now);
-        }
-        let again = entry.retry.blocked(self.now).is_none();
-        if self.ztunnels.offer(&entry.uid, &goal.info, &netns, again, &mut self.out) && entry.acknowledged {
+        pod.waiting().rules_done(self.now);
+        let again = pod.blocked(self.now).is_none();
+        if self.ztunnels.offer(pod.uid(), &goal.info, &netns, again, &mut self.out)
+            && pod.held().is_some_and(|held| held.is_acknowledged())
+        {
             metrics::VERIFICATION_REPAIRS.inc(["ztunnel"]);
         }
-        match self.ztunnels.standing(&entry.uid, &goal.info, netns.id()) {
-            Standing::Acknowledged if self.enter(entry, &netns) => return,
-            Standing::Acknowledged => self.settle(entry),
-            standing => self.wait_for_ztunnel(entry, standing),
+        match self.ztunnels.standing(pod.uid(), &goal.info, netns.id()) {
+            Standing::Acknowledged if self.enter(pod, &netns) => return,
+            Standing::Acknowledged => self.settle(pod),
+            standing => self.wait_for_ztunnel(pod, standing),
         }
-        if self.ztunnels.refused_by_newest(&entry.uid)
-            && let Some(at) = entry.retry.blocked(self.now)
+        if self.ztunnels.refused_by_newest(pod.uid())
+            && let Some(at) = pod.blocked(self.now)
         {
-            entry.wake_at(at);
+            pod.wake_at(at);
         }
         // Not while a plugin waits: what is done here would hold up its answer.
-        if entry.netns.is_some() && entry.adds.is_empty() {
-            self.look_after(entry, netns, goal);
+        if pod.held().is_some() && !pod.waits().has_adds() {
+            self.look_after(pod, netns, goal);
         }
     }
 
-    /// Whether somebody else has this namespace: a pod, which is made to let go, or a cleaning that is under way.
-    fn is_taken(&mut self, entry: &Entry, netns: &Netns) -> bool {
-        let cleaned = |task: &super::Task| matches!(task, super::Task::Clean(n, _) if n.id() == netns.id());
-        if self.tasks.values().any(cleaned) {
-            return true;
+    fn apply(&mut self, pod: &mut Pod, netns: Arc<Netns>, goal: &Goal) {
+        let (record, id) = (pod.unwritten(), netns.id());
+        if let Some(held) = pod.held_mut() {
+            held.applying();
         }
-        let Some(other) = self.holder(netns.id()) else { return false };
-        let name = entry.name.clone();
-        if let Some(holder) = self.pods.get_mut(&other)
-            && holder.netns.as_ref().is_some_and(|held| held.id() == netns.id())
-        {
-            let text = format!("the namespace of this pod now belongs to {name}");
-            holder.report(text);
-            holder.drop_sandbox(self.now);
-        }
-        self.advance(&other);
-        self.holder(netns.id()).is_some()
-    }
-
-    fn apply(&mut self, entry: &mut Entry, netns: Arc<Netns>, goal: &Goal) {
-        let record = entry.unwritten();
-        entry.rules.get_or_insert_with(|| Rules { netns: Arc::clone(&netns), settings: None });
         let task = self.start(Work::Apply(netns, goal.settings.clone(), record));
-        entry.task = Some((task, Doing::Applying(goal.settings.clone())));
+        pod.begin(task, Job::Applying(id, goal.settings.clone()));
     }
 
     /// The pod is as it should be.
-    fn settle(&mut self, entry: &mut Entry) {
-        let started = entry.adds.iter().map(|add| add.came).min();
-        for add in &entry.adds {
-            add.observe(self.now);
+    fn settle(&mut self, pod: &mut Pod) {
+        let started = pod.waiting().enrolled(self.now, &mut self.out);
+        if !self.ztunnels.refused_by_newest(pod.uid()) {
+            pod.succeeded();
         }
-        for add in std::mem::take(&mut entry.adds) {
-            self.out.push(answer_enrolled(add));
+        if let Some(held) = pod.held_mut() {
+            held.acknowledge();
         }
-        if !self.ztunnels.refused_by_newest(&entry.uid) {
-            entry.retry.reset();
-        }
-        entry.acknowledged = true;
-        let uid = entry.uid.as_str();
-        // What is wrong with a pod whose processes are elsewhere is not over.
-        let past = if entry.strayed { None } else { entry.trouble.take() };
+        let past = pod.trouble_over();
+        let (uid, name) = (pod.uid(), pod.name());
         match (past, started) {
-            (Some(past), _) => {
-                log::warn!(uid = uid, pod:% = entry.name; "enrolled; it is over: {past}");
-            }
+            (Some(past), _) => log::warn!(uid = uid, pod:% = name; "enrolled; it is over: {past}"),
             (None, Some(came)) => {
                 let ms = self.now.saturating_duration_since(came).as_secs_f64() * 1e3;
-                log::info!(uid = uid, pod:% = entry.name; "enrolled, {ms:.1} ms after the request");
+                log::info!(uid = uid, pod:% = name; "enrolled, {ms:.1} ms after the request");
             }
-            (None, None) if entry.published != Some(Redirection::Enabled) => {
-                log::info!(uid = uid, pod:% = entry.name; "enrolled");
+            (None, None) if pod.published() != Some(Redirection::Enabled) => {
+                log::info!(uid = uid, pod:% = name; "enrolled");
             }
             (None, None) => {}
         }
-        self.publish(entry, Some(Redirection::Enabled));
+        self.publish(pod, Some(Redirection::Enabled));
     }
 
     /// The rules are right, no ztunnel has acknowledged. A plugin waits a bounded time; without one the rules stay,
     /// since traffic must not bypass the mesh.
-    fn wait_for_ztunnel(&mut self, entry: &mut Entry, standing: Standing) {
+    fn wait_for_ztunnel(&mut self, pod: &mut Pod, standing: Standing) {
         if let Standing::Refused(text) = standing {
-            let message = format!("ztunnel refused the pod: {text}");
-            if entry.adds.is_empty() {
-                entry.pod_event(message);
-            } else {
-                log::warn!(uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
-                self.fail_sandbox(entry, 100, message);
-            }
+            self.enrolment_failed(pod, code::AGENT_REFUSED, format!("ztunnel refused the pod: {text}"));
         }
-        self.expire(entry);
-        if entry.netns.is_none() {
-            self.withdraw(entry);
-        } else if entry.adds.is_empty() && entry.published.is_none() {
-            log::debug!(uid = entry.uid.as_str(), pod:% = entry.name;
+        self.expire(pod);
+        if pod.held().is_none() {
+            self.withdraw(pod);
+        } else if !pod.waits().has_adds() && pod.published().is_none() {
+            log::debug!(uid = pod.uid(), pod:% = pod.name();
                 "the rules are in place, ztunnel has not acknowledged yet");
-            self.publish(entry, Some(Redirection::Pending));
+            self.publish(pod, Some(Redirection::Pending));
+        }
+    }
+
+    /// Ends what has waited long enough.
+    pub(super) fn expire(&mut self, pod: &mut Pod) {
+        let now = self.now;
+        match pod.waits().limit(!self.ztunnels.is_empty(), self.ztunnels.gone_since()) {
+            Some((at, late)) if at <= now => {
+                let (code, message) = match late {
+                    Late::Rules => {
+                        (code::RULES_FAILED, "the traffic rules could not be put in place in time".to_owned())
+                    }
+                    Late::Ztunnel if self.ztunnels.is_empty() => (code::TRY_AGAIN_LATER, self.no_ztunnel()),
+                    Late::Ztunnel => {
+                        let text = format!("ztunnel did not acknowledge the pod within {} s", ACK.as_secs());
+                        (code::TRY_AGAIN_LATER, text)
+                    }
+                };
+                log::warn!(uid = pod.uid(), pod:% = pod.name(); "{message}");
+                self.fail_sandbox(pod, code, message);
+            }
+            Some((at, _)) => pod.wake_at(at),
+            None => {}
+        }
+        pod.waiting().expire(now, &mut self.out);
+        if let Some(at) = pod.waits().next_ending() {
+            pod.wake_at(at);
+        }
+    }
+
+    /// The pod could not be enrolled: whoever waits is told, else people who look at the pod are.
+    fn enrolment_failed(&mut self, pod: &mut Pod, code: u32, message: String) {
+        if pod.waits().has_adds() {
+            log::warn!(uid = pod.uid(), pod:% = pod.name(); "{message}");
+            self.fail_sandbox(pod, code, message);
+        } else {
+            pod.announce(message);
         }
     }
 
     /// The ADDs that wait have failed: everything is undone, and the runtime comes back with a new sandbox.
-    pub(super) fn fail_sandbox(&mut self, entry: &mut Entry, code: u32, message: String) {
-        let failure = Failure { code, message, details: String::new() };
-        for Add { reply, until, .. } in std::mem::take(&mut entry.adds) {
-            entry.ending.push(Ending { reply, answer: Answer::Failed(failure.clone()), until });
-        }
-        entry.drop_sandbox(self.now);
+    fn fail_sandbox(&mut self, pod: &mut Pod, code: u32, message: String) {
+        pod.waiting().fail(&Failure { code, message, details: String::new() });
+        pod.tear_down(None, self.now);
     }
 
     /// What else is to be done for a pod whose rules are believed to be right: checks, and the rest of older sandboxes.
-    fn look_after(&mut self, entry: &mut Entry, netns: Arc<Netns>, goal: &Goal) {
-        if !self.config.verify_interval.is_zero() && !self.is_stopping() {
+    fn look_after(&mut self, pod: &mut Pod, netns: Arc<Netns>, goal: &Goal) {
+        let interval = self.config.verify_interval;
+        let looks = !interval.is_zero() && !self.is_stopping();
+        let planned = pod.held().and_then(|held| held.verify_at());
+        let mut due = false;
+        if looks {
             // The first one is spread over the interval, and so are all that follow.
-            let at = match entry.verify_at {
-                Some(at) => at,
-                None => self.now + self.config.verify_interval.mul_f64((self.jitter)()),
-            };
-            entry.verify_at = Some(at);
-            entry.wake_at(at.max(self.now + Duration::from_millis(1)));
+            let at = planned.unwrap_or_else(|| self.now + interval.mul_f64((self.jitter)()));
+            if let Some(held) = pod.held_mut() {
+                held.verify(at);
+            }
+            pod.wake_at(at.max(self.now + Duration::from_millis(1)));
+            due = at <= self.now;
         }
-        let due = entry.verify_at.is_some_and(|at| at <= self.now) && !self.is_stopping();
-        if due || !entry.checks.is_empty() {
-            let task = self.start(Work::Check(netns, goal.settings.clone(), entry.unwritten()));
-            entry.task = Some((task, Doing::Checking));
+        if due || pod.waits().has_checks() {
+            let task = self.start(Work::Check(netns, goal.settings.clone(), pod.unwritten()));
+            pod.begin(task, Job::Checking);
         } else {
-            self.sweep(entry);
+            self.sweep(pod);
         }
     }
 
     /// Publishes the pod's redirection unless that is what is published.
-    pub(super) fn publish(&mut self, entry: &mut Entry, redirection: Option<Redirection>) {
-        if entry.published != redirection {
-            entry.published = redirection;
-            if self.config.cluster && entry.object.is_none() {
-                // The annotation went with the pod.
-                return;
-            }
-            self.out.push(Action::Publish(entry.uid.clone(), entry.name.clone(), redirection));
+    pub(super) fn publish(&mut self, pod: &mut Pod, redirection: Option<Redirection>) {
+        // The annotation went with the object.
+        let goes = pod.publish(redirection) && !(self.config.cluster && pod.object().is_none());
+        if goes {
+            self.out.push(Action::Publish(pod.uid().to_owned(), pod.name().clone(), redirection));
         }
     }
 
-    /// A worker finished something in a pod's namespace.
-    pub(super) fn pod_done(&mut self, id: TaskId, outcome: Outcome) {
-        let matches = |entry: &Entry| entry.task.as_ref().is_some_and(|(task, _)| *task == id);
-        let Some(uid) = self.pods.iter().find(|(_, entry)| matches(entry)).map(|(uid, _)| uid.clone()) else { return };
-        let Some(mut entry) = self.pods.remove(&uid) else { return };
-        match (entry.task.take(), outcome) {
-            (Some((_, Doing::Applying(settings))), Outcome::Applied(result, record)) => {
-                entry.remembered(record);
-                self.applied(&mut entry, settings, result);
+    /// Rules were put into a namespace, or not.
+    pub(super) fn applied(
+        &mut self,
+        pod: &mut Pod,
+        netns: NetnsId,
+        settings: Settings,
+        result: Result<Vec<Preceding>>,
+    ) {
+        let Some(held) = pod.held_mut().filter(|held| held.netns().id() == netns) else {
+            // A newer sandbox has come meanwhile, or none is wanted: how the old one fared no longer matters.
+            if let Err(e) = result {
+                log::debug!(uid = pod.uid(); "an old sandbox: {e}");
             }
-            (Some((_, Doing::Checking)), Outcome::Checked(result, record)) => {
-                entry.remembered(record);
-                self.checked(&mut entry, result);
-            }
-            (Some((_, Doing::Recognising)), Outcome::Recognised(result)) => self.recognised(&mut entry, result),
-            (Some((_, Doing::Entering(ips))), Outcome::Entered(result)) => self.entered(&mut entry, ips, result),
-            (Some((_, Doing::Leaving)), Outcome::Left(result)) => self.left(&mut entry, result),
-            (Some((_, Doing::Noting)), Outcome::Noted(result)) => self.noted(&mut entry, result),
-            (Some((_, doing)), Outcome::Removed(result)) => self.removed(&mut entry, &doing, result),
-            (task, outcome) => {
-                log::error!(uid = uid.as_str(); "{outcome:?} does not answer {task:?}");
-            }
-        }
-        self.pods.insert(uid.clone(), entry);
-        self.advance(&uid);
-    }
-
-    fn applied(&mut self, entry: &mut Entry, settings: Settings, result: Result<Vec<Preceding>>) {
-        let Some(rules) = &mut entry.rules else { return };
-        let current = entry.netns.as_ref().is_some_and(|netns| netns.id() == rules.netns.id());
-        rules.settings = result.is_ok().then(|| settings.clone());
+            return;
+        };
         match result {
             Ok(preceding) => {
-                self.note_preceding(entry, &settings, preceding);
-                entry.established |= current;
-                entry.retry.reset();
+                held.applied(settings);
+                let precedence = held.note_preceding(preceding);
+                pod.succeeded();
+                self.tell_precedence(pod, precedence);
             }
-            // A newer sandbox has come meanwhile, or none is wanted: how the old one fared no longer matters.
-            Err(e) if !current => log::debug!(uid = entry.uid.as_str(); "an old sandbox: {e}"),
             Err(e) => {
-                entry.retry.failed(self.now, (self.jitter)());
-                let code = if e.kind() == Kind::HostNetns { 4 } else { 101 };
-                let message = format!("the traffic rules could not be put in place: {e}");
-                if entry.adds.is_empty() {
-                    entry.pod_event(message);
-                } else {
-                    log::warn!(uid = entry.uid.as_str(), pod:% = entry.name; "{message}");
-                    self.fail_sandbox(entry, code, message);
-                }
+                held.doubt();
+                pod.failed(self.now, (self.jitter)());
+                let code = if e.kind() == Kind::HostNetns { code::INVALID_ENVIRONMENT } else { code::RULES_FAILED };
+                self.enrolment_failed(pod, code, format!("the traffic rules could not be put in place: {e}"));
             }
         }
     }
 
     /// Rules that are made of settings which a node may have keep them; any others are put right.
-    fn recognised(&mut self, entry: &mut Entry, result: Result<Option<NodeSettings>>) {
-        let here = entry.netns.as_ref().map(|netns| netns.id());
-        match (result, &mut entry.place, &mut entry.rules, &entry.object) {
-            (Ok(Some(node)), Some(place), Some(rules), Some(object)) if here == Some(rules.netns.id()) => {
-                place.settings = node;
-                rules.settings = Some(settings_of(object, &node));
+    pub(super) fn recognised(&mut self, pod: &mut Pod, result: Result<Option<NodeSettings>>) {
+        match result {
+            Ok(Some(node)) => pod.recognise(node),
+            Ok(None) => {}
+            Err(e) => {
+                log::warn!(uid = pod.uid(), pod:% = pod.name(); "what its rules are made of cannot be told: {e}");
             }
-            (Err(e), ..) => {
-                log::warn!(uid = entry.uid.as_str(), pod:% = entry.name;
-                    "what its rules are made of cannot be told: {e}");
-            }
-            _ => {}
+        }
+        // It is asked once.
+        if let Some(held) = pod.held_mut().filter(|held| *held.rules() == Rules::Unrecognised) {
+            held.doubt();
         }
     }
 
-    fn checked(&mut self, entry: &mut Entry, result: Result<Differences>) {
-        if !self.config.verify_interval.is_zero() {
-            entry.verify_at = Some(self.now + self.config.verify_interval);
-        }
-        if let Ok(Differences { rules, routes, .. }) = &result {
-            for (kind, found) in [("rules", rules), ("routes", routes)] {
-                if !found.is_empty() {
-                    metrics::VERIFICATION_REPAIRS.inc([kind]);
+    /// Tells people that rules of others have come before ours, or have gone.
+    pub(super) fn tell_precedence(&mut self, pod: &Pod, change: Precedence) {
+        match change {
+            Precedence::Nothing => {}
+            Precedence::Over(past) => {
+                log::info!(uid = pod.uid(), pod:% = pod.name(); "it is over: {past}");
+            }
+            Precedence::Came(message) => {
+                log::warn!(uid = pod.uid(), pod:% = pod.name(); "{message}");
+                if self.config.cluster && pod.object().is_some() {
+                    self.out.push(Action::Announce(PodEvent {
+                        uid: pod.uid().to_owned(),
+                        pod: pod.name().clone(),
+                        warning: true,
+                        reason: "RedirectionOvertaken",
+                        component: "cni-agent",
+                        message,
+                    }));
                 }
             }
         }
-        let failure = match result {
-            Ok(differences) if differences.is_empty() => {
-                if let Some(settings) = entry.rules.as_ref().and_then(|rules| rules.settings.clone()) {
-                    self.note_preceding(entry, &settings, differences.preceding);
-                }
-                None
-            }
-            Ok(differences) => {
-                Some((100, format!("the traffic rules are not in place: {}", differences.all().join("; "))))
-            }
-            Err(e) => Some((11, format!("the traffic rules could not be checked: {e}"))),
-        };
-        if let (Some((_, text)), Some(rules)) = (&failure, &mut entry.rules) {
-            // Put in place again, whatever it was.
-            rules.settings = None;
-            entry.report(text.clone());
-        }
-        for reply in std::mem::take(&mut entry.checks) {
-            let answer = match &failure {
-                None => Answer::Done,
-                Some((code, message)) => {
-                    Answer::Failed(Failure { code: *code, message: message.clone(), details: String::new() })
-                }
-            };
-            self.out.push(Action::Reply(reply, answer));
-        }
-    }
-
-    pub(super) fn is_stopping(&self) -> bool {
-        matches!(self.phase, super::Phase::Stopping(_))
-    }
-}
-
-impl Entry {
-    /// The record of the sandbox, if it is not on disk as it is.
-    fn unwritten(&self) -> Option<Record> {
-        self.record(true).filter(|record| self.remembered.as_ref() != Some(record))
-    }
-
-    /// Notes what was written.
-    fn remembered(&mut self, record: Option<Record>) {
-        if let (Some(place), Some(record)) = (&mut self.place, &record) {
-            place.ips.clone_from(&record.ips);
-        }
-        self.remembered = record.or(self.remembered.take());
     }
 }

@@ -4,11 +4,11 @@
 //! entered once ztunnel has acknowledged it, and leave before its rules do. A node whose host side cannot be had still
 //! gets its pods enrolled: what fails then is the probes of those pods, and the agent says that it is not ready.
 
-use super::pods::{Doing, Entry, Retry};
-use super::{Phase, State, Task};
+use super::{Node, Phase, State, Task};
 use crate::error::Result;
 use crate::metrics;
 use crate::node::event::Work;
+use crate::node::pod::{Job, Pod};
 use crate::sys::netns::Netns;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,53 +27,44 @@ const CONDITION: &str = "host rules";
 #[derive(Debug, Default)]
 pub(super) struct HostSide {
     /// When it is looked at again; `None` while that happens, and where there is nothing to look at.
-    pub at: Option<Instant>,
+    at: Option<Instant>,
     /// It was right once.
     done: bool,
     failures: u32,
 }
 
-/// How a pod stands with the probe sets.
-#[derive(Debug, Default)]
-pub(super) struct Entered {
-    /// The addresses that were looked at when it was last entered.
-    of: Option<Vec<IpAddr>>,
-    /// The sets may have something of it.
-    pub maybe: bool,
-    retry: Retry,
-}
-
-impl Entered {
-    /// The addresses that were looked at when it was last entered, if it is.
-    pub(super) fn of(&self) -> Option<&[IpAddr]> {
-        self.of.as_deref()
+impl HostSide {
+    /// To be looked at for the first time at this time, if at all.
+    pub(super) fn new(at: Option<Instant>) -> Self {
+        HostSide { at, ..HostSide::default() }
     }
 
-    /// It is to be entered anew: other addresses may be right for another sandbox.
-    pub(super) fn outdated(&mut self) {
-        self.of = None;
-        self.retry.reset();
+    /// When it is looked at again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.at
     }
 }
 
 impl State {
     /// Starts to look at the host's side if that is due.
     pub(super) fn look_at_host(&mut self) {
-        if self.is_stopping() || self.host.at.is_none_or(|at| at > self.now) {
+        if self.node.is_stopping() || self.node.host.at.is_none_or(|at| at > self.node.now) {
             return;
         }
-        self.host.at = None;
+        self.node.host.at = None;
         let work = Work::Host { prune: self.knows_every_address() };
-        let task = self.start(work);
-        self.tasks.insert(task, Task::Host);
+        self.node.start_task(work, Task::Host);
     }
 
     /// Entries that are not known to belong to a pod are only thrown out when no pod lacks its own: they may be its.
     fn knows_every_address(&self) -> bool {
-        let knows = |entry: &Entry| !entry.recalled && (entry.entered.of.is_some() || self.goal(entry).is_none());
-        self.phase == Phase::Running && self.pods.values().all(knows)
+        let knows =
+            |pod: &Pod| !pod.sandbox().is_recalled() && (pod.entered().is_some() || self.node.goal(pod).is_none());
+        self.node.phase == Phase::Running && self.pods.iter().all(knows)
     }
+}
 
+impl Node {
     /// Why the agent is not ready before the first look at the host's side is over.
     pub(super) fn host_not_ready(&self) -> Option<String> {
         let waiting = self.config.host_side && !self.host.done && self.host.failures == 0;
@@ -114,38 +105,34 @@ impl State {
 
     /// Enters a pod's addresses unless that is done; returns whether it has begun. A failure holds nothing up: it is
     /// tried again in the background.
-    pub(super) fn enter(&mut self, entry: &mut Entry, netns: &Arc<Netns>) -> bool {
-        let ips = entry.ips();
-        if !self.config.host_side || ips.is_empty() || entry.entered.of.as_ref() == Some(&ips) {
+    pub(super) fn enter(&mut self, pod: &mut Pod, netns: &Arc<Netns>) -> bool {
+        let ips = pod.ips();
+        if !self.config.host_side || ips.is_empty() || pod.entered() == Some(&ips) {
             return false;
         }
-        if let Some(at) = entry.entered.retry.blocked(self.now) {
-            entry.wake_at(at);
+        if let Some(at) = pod.probes().blocked(self.now) {
+            pod.wake_at(at);
             return false;
         }
         // The address a plugin gives with its request is the sandbox's. Others may be out of date, and another pod's.
-        let told = entry.place.as_ref().map(|place| &place.told).filter(|told| !told.is_empty());
-        let told = told.filter(|_| !entry.adds.is_empty());
-        let (addresses, inside) = match told {
+        let told = pod.sandbox().location().map(|location| &location.told).filter(|told| !told.is_empty());
+        let (addresses, inside) = match told.filter(|_| pod.waits().has_adds()) {
             Some(told) => (told.clone(), None),
             None => (ips.clone(), Some(Arc::clone(netns))),
         };
-        let alone = !std::mem::replace(&mut entry.entered.maybe, true);
-        let work = Work::Enter { uid: entry.uid.clone(), addresses, inside, alone };
-        entry.task = Some((self.start(work), Doing::Entering(ips)));
+        let alone = pod.probes().entering();
+        let task = self.start(Work::Enter { uid: pod.uid().to_owned(), addresses, inside, alone });
+        pod.begin(task, Job::Entering(ips));
         true
     }
 
-    pub(super) fn entered(&mut self, entry: &mut Entry, ips: Vec<IpAddr>, result: Result<()>) {
+    /// A pod's addresses were entered, or not.
+    pub(super) fn entered(&mut self, pod: &mut Pod, ips: Vec<IpAddr>, result: Result<()>) {
         match result {
-            Ok(()) => {
-                entry.entered.of = Some(ips);
-                entry.entered.retry.reset();
-            }
+            Ok(()) => pod.probes().done(ips),
             Err(e) => {
-                entry.entered.retry.failed(self.now, (self.jitter)());
-                if entry.entered.retry.failures == 1 {
-                    log::warn!(uid = entry.uid.as_str(), pod:% = entry.name;
+                if pod.probes().failed(self.now, (self.jitter)()) {
+                    log::warn!(uid = pod.uid(), pod:% = pod.name();
                         "its addresses cannot be entered into the probe set, its probes will fail; trying again: {e}");
                 }
             }
@@ -153,20 +140,20 @@ impl State {
     }
 
     /// Takes a pod's addresses out if there may be any; returns whether that has begun.
-    pub(super) fn leave(&mut self, entry: &mut Entry) -> bool {
-        if !self.config.host_side || !entry.entered.maybe {
+    pub(super) fn leave(&mut self, pod: &mut Pod) -> bool {
+        if !self.config.host_side || !pod.probes().may_have() {
             return false;
         }
-        entry.task = Some((self.start(Work::Leave(entry.uid.clone())), Doing::Leaving));
+        let task = self.start(Work::Leave(pod.uid().to_owned()));
+        pod.begin(task, Job::Leaving);
         true
     }
 
     /// What stays after a failure is thrown out with the next look at the host's side.
-    pub(super) fn left(&mut self, entry: &mut Entry, result: Result<()>) {
-        entry.entered = Entered::default();
+    pub(super) fn left(&mut self, pod: &mut Pod, result: Result<()>) {
+        pod.probes().left();
         if let Err(e) = result {
-            log::warn!(uid = entry.uid.as_str(), pod:% = entry.name;
-                "its addresses stay in the probe set for now: {e}");
+            log::warn!(uid = pod.uid(), pod:% = pod.name(); "its addresses stay in the probe set for now: {e}");
         }
     }
 }

@@ -4,11 +4,11 @@
 //! is held with where the processes are. Only processes that are all elsewhere say something: a pod may have none yet,
 //! and some runtimes keep a few outside.
 
-use super::pods::Entry;
 use super::{Phase, State, Task};
 use crate::error::Result;
 use crate::metrics;
 use crate::node::event::Work;
+use crate::node::pod::Pod;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,27 +16,29 @@ use std::sync::Arc;
 impl State {
     /// Starts a comparison if that is due.
     pub(super) fn compare(&mut self) {
-        let interval = self.config.verify_interval;
-        if interval.is_zero() || self.phase != Phase::Running {
+        let (interval, now) = (self.node.config.verify_interval, self.node.now);
+        if interval.is_zero() || self.node.phase != Phase::Running {
             return;
         }
-        let at = *self.compare_at.get_or_insert(self.now + interval);
-        if at > self.now {
+        let at = *self.compare_at.get_or_insert(now + interval);
+        if at > now {
             return;
         }
-        self.compare_at = Some(self.now + interval);
-        let held = self.pods.values().filter_map(|entry| Some((entry.sought(), entry.netns.as_ref()?.id())));
-        let held: Vec<_> = held.collect();
-        if held.is_empty() || self.tasks.values().any(|task| matches!(task, Task::Compare(_))) {
+        self.compare_at = Some(now + interval);
+        if self.node.tasks.values().any(|task| matches!(task, Task::Compare(_))) {
             return;
         }
-        let generations = held.iter().filter_map(|(sought, _)| {
-            let entry = self.pods.get(&sought.uid)?;
-            Some((entry.uid.clone(), entry.generation))
-        });
-        let generations = generations.collect();
-        let task = self.start(Work::Compare(held));
-        self.tasks.insert(task, Task::Compare(generations));
+        let mut held = Vec::new();
+        let mut generations = Vec::new();
+        for pod in self.pods.iter() {
+            if let Some(netns) = pod.sandbox().netns() {
+                held.push((pod.sought(), netns.id()));
+                generations.push((pod.uid().to_owned(), pod.sandbox().generation()));
+            }
+        }
+        if !held.is_empty() {
+            self.node.start_task(Work::Compare(held), Task::Compare(generations));
+        }
     }
 
     /// `moved` are the pods whose processes are all elsewhere, with the namespace that proved to be the pod's.
@@ -49,42 +51,33 @@ impl State {
             }
         };
         for (uid, generation) in asked {
-            let Some(mut entry) = self.pods.remove(uid) else { continue };
-            if entry.generation == *generation && entry.netns.is_some() {
-                match moved.remove(uid) {
-                    None => entry.strayed = false,
-                    Some(Some(netns)) if self.holder(netns.id()).is_none() => self.moved(&mut entry, netns),
-                    Some(_) => stray(&mut entry),
+            let found = moved.remove(uid);
+            let free = |netns: &Arc<Netns>| self.pods.holder(netns.id()).is_none();
+            let found = found.map(|netns| netns.filter(free));
+            let Some(pod) = self.pods.get_mut(uid) else { continue };
+            if pod.sandbox().generation() == *generation && pod.held().is_some() {
+                match found {
+                    None => {
+                        pod.held_mut().map(|held| held.stray(false));
+                    }
+                    Some(Some(netns)) => {
+                        metrics::VERIFICATION_REPAIRS.inc(["netns"]);
+                        pod.warn(
+                            "its processes live in another network namespace than the one that was enrolled".to_owned(),
+                        );
+                        pod.moved(netns);
+                    }
+                    Some(None) => stray(pod),
                 }
             }
-            self.pods.insert(uid.clone(), entry);
             self.advance(uid);
         }
     }
-
-    fn moved(&mut self, entry: &mut Entry, netns: Arc<Netns>) {
-        metrics::VERIFICATION_REPAIRS.inc(["netns"]);
-        entry.report("its processes live in another network namespace than the one that was enrolled".to_owned());
-        entry.strayed = false;
-        entry.generation += 1;
-        entry.established = false;
-        entry.acknowledged = false;
-        entry.verify_at = None;
-        entry.entered.outdated();
-        entry.retry.reset();
-        if let Some(place) = &mut entry.place {
-            // They lead to the old one.
-            place.path.clear();
-            place.container_id.clear();
-        }
-        entry.netns = Some(netns);
-    }
 }
 
-fn stray(entry: &mut Entry) {
-    if !std::mem::replace(&mut entry.strayed, true) {
-        entry.pod_event(
-            "lost: its processes are in another network namespace, which has none of its addresses".to_owned(),
-        );
+fn stray(pod: &mut Pod) {
+    if pod.held_mut().is_some_and(|held| held.stray(true)) {
+        let text = "lost: its processes are in another network namespace, which has none of its addresses";
+        pod.announce(text.to_owned());
     }
 }

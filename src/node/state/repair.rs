@@ -4,6 +4,7 @@ use super::search::refusal;
 use super::{Phase, State, Task};
 use crate::error::{Kind, Result};
 use crate::node::event::{Action, Walked, Work};
+use crate::node::pod::Pod;
 use crate::node::publish::event_recorder::PodEvent;
 use crate::pod::decision::Action as Decided;
 use crate::pod::redirection::{self, Redirection};
@@ -15,10 +16,10 @@ use std::time::Instant;
 impl State {
     /// The source has told of a pod.
     pub(super) fn examine(&mut self, uid: &str) {
-        let (Some(broken), Some(entry)) = (&mut self.broken, self.pods.get(uid)) else { return };
-        match &entry.object {
-            Some(object) if !self.config.policy.exclude_namespaces.contains(&object.name.namespace) => {
-                broken.observe(object, self.now);
+        let (Some(broken), Some(pod)) = (&mut self.broken, self.pods.get(uid)) else { return };
+        match pod.object() {
+            Some(object) if !self.node.config.policy.exclude_namespaces.contains(&object.name.namespace) => {
+                broken.observe(object, self.node.now);
             }
             _ => broken.gone(uid),
         }
@@ -26,44 +27,43 @@ impl State {
 
     /// When broken pods are due. What is on its way is waited for.
     pub(super) fn repairs_due(&self) -> Option<Instant> {
-        let seeking = self.tasks.values().any(|task| matches!(task, Task::Seek(_)));
-        let broken = self.broken.as_ref().filter(|_| self.phase == Phase::Running && !seeking);
+        let seeking = self.node.tasks.values().any(|task| matches!(task, Task::Seek(_)));
+        let broken = self.broken.as_ref().filter(|_| self.node.phase == Phase::Running && !seeking);
         broken.and_then(|broken| broken.deadline())
     }
 
     /// Hands out what is due.
     pub(super) fn repair(&mut self) {
-        if self.repairs_due().is_none_or(|at| at > self.now) {
+        if self.repairs_due().is_none_or(|at| at > self.node.now) {
             return;
         }
-        let now = self.now;
+        let now = self.node.now;
         let orders = self.broken.as_mut().map(|broken| broken.due(now)).unwrap_or_default();
         let mut sought = Vec::new();
         for order in orders {
             let Order::Repair(uid) = order else {
-                self.out.push(Action::Remedy(order));
+                self.node.out.push(Action::Remedy(order));
                 continue;
             };
             match self.repairable(&uid) {
                 Err(end) => self.repaired(&uid, end),
-                Ok(()) => sought.extend(self.pods.get(&uid).map(super::pods::Entry::sought)),
+                Ok(()) => sought.extend(self.pods.get(&uid).map(Pod::sought)),
             }
         }
         if sought.is_empty() {
             return;
         }
-        let claimed: BTreeSet<_> = self.pods.values().filter_map(|pod| pod.netns.as_ref()).map(|n| n.id()).collect();
+        let claimed: BTreeSet<_> = self.pods.claimed().collect();
         let uids = sought.iter().map(|pod| pod.uid.clone()).collect();
-        let task = self.start(Work::Walk(sought, claimed));
-        self.tasks.insert(task, Task::Seek(uids));
+        self.node.start_task(Work::Walk(sought, claimed), Task::Seek(uids));
     }
 
     /// Whether it is for us to redirect the pod.
     fn repairable(&self, uid: &str) -> Result<(), End> {
-        let object = self.pods.get(uid).and_then(|entry| entry.object.as_ref());
+        let object = self.pods.get(uid).and_then(|pod| pod.object());
         let object = object.ok_or_else(|| End::Refused("it is gone".to_owned()))?;
         // A pod that is not started again has failed as a whole, and its sandbox may still be there.
-        let decision = self.decide(&Object { phase: PodPhase::Active, ..object.clone() });
+        let decision = self.node.decide(&Object { phase: PodPhase::Active, ..object.clone() });
         if decision.action != Decided::Sidecar {
             return Err(End::Refused(decision.reason));
         }
@@ -77,11 +77,12 @@ impl State {
             Err(e) => (Walked::default(), Some(format!("looking for its namespace failed: {e}"))),
         };
         for uid in uids {
-            let Some(object) = self.pods.get(&uid).and_then(|entry| entry.object.clone()) else {
+            let Some(object) = self.pods.get(&uid).and_then(|pod| pod.object().cloned()) else {
                 self.repaired(&uid, End::Outdated);
                 continue;
             };
-            let netns = found.remove(&uid).filter(|n| n.id() != self.config.host && self.holder(n.id()).is_none());
+            let netns =
+                found.remove(&uid).filter(|n| n.id() != self.node.config.host && self.pods.holder(n.id()).is_none());
             match (netns, wanted(&object)) {
                 (Some(netns), Ok(wanted)) => self.redirect_broken(&uid, netns, wanted, object.ips.clone()),
                 (_, Err(end)) => self.repaired(&uid, end),
@@ -100,9 +101,9 @@ impl State {
 
     /// What came of an order, for people as well.
     pub(super) fn repaired(&mut self, uid: &str, end: End) {
-        let now = self.now;
+        let now = self.node.now;
         let Some(notice) = self.broken.as_mut().and_then(|broken| broken.settled(uid, end, now)) else { return };
-        self.out.push(Action::Announce(PodEvent {
+        self.node.out.push(Action::Announce(PodEvent {
             uid: uid.to_owned(),
             pod: notice.pod,
             warning: notice.warning,

@@ -1,8 +1,8 @@
 //! Pods with a sidecar: their redirection is programmed in answer to the plugin's ADD, or where it was found missing.
 //! Nothing is held afterwards; the rules go with the namespace.
 
-use super::{State, Task};
-use crate::cni::event::{AddAnswer, AddEvent};
+use super::{Node, State, Task};
+use crate::cni::event::{AddAnswer, AddEvent, code};
 use crate::error::{Kind, Result};
 use crate::node::event::{Action, Answer, Opened, ReplyTo, Work};
 use crate::pod::redirection::{self, Redirection};
@@ -24,11 +24,11 @@ pub(super) struct Redirecting {
 impl State {
     /// An ADD of a pod that has a sidecar, into a namespace that is not the host's.
     pub(super) fn redirect(&mut self, uid: &str, event: &AddEvent, netns: Arc<Netns>, reply: ReplyTo) {
-        let Some(object) = self.pods.get(uid).and_then(|entry| entry.object.as_ref()) else { return };
+        let Some(object) = self.pods.get(uid).and_then(|pod| pod.object()) else { return };
         let name = object.name.clone();
         let wanted = match redirection::of(object) {
             Ok(wanted) => wanted,
-            Err(e) => return self.refuse(reply, 100, format!("pod {name}: {e}")),
+            Err(e) => return self.node.refuse(reply, code::AGENT_REFUSED, format!("pod {name}: {e}")),
         };
         for warning in &wanted.warnings {
             log::warn!(uid = uid, pod:% = name; "{warning}");
@@ -37,63 +37,47 @@ impl State {
         if ips.is_empty() {
             ips.clone_from(&object.ips);
         }
-        if let Some(task) = self.redirecting(uid, netns, wanted, ips) {
+        if let Some(task) = self.node.redirecting(uid, netns, wanted, ips) {
             task.waiting.push((reply, event.decide));
         }
     }
 
     /// A pod that runs without its redirection.
     pub(super) fn redirect_broken(&mut self, uid: &str, netns: Arc<Netns>, wanted: Redirection, ips: Vec<IpAddr>) {
-        if let Some(task) = self.redirecting(uid, netns, wanted, ips) {
+        if let Some(task) = self.node.redirecting(uid, netns, wanted, ips) {
             task.repairs = true;
-        }
-    }
-
-    /// The work on a namespace, started unless it is under way. Two plugins in one chain, a second one after the first
-    /// was killed, a repair at the same time: one serves them all.
-    fn redirecting(
-        &mut self,
-        uid: &str,
-        netns: Arc<Netns>,
-        wanted: Redirection,
-        ips: Vec<IpAddr>,
-    ) -> Option<&mut Redirecting> {
-        let here = netns.id();
-        let is_it = |task: &Task| matches!(task, Task::Redirect(task) if task.netns == here);
-        let running = self.tasks.iter().find(|(_, task)| is_it(task)).map(|(id, _)| *id);
-        let id = running.unwrap_or_else(|| {
-            let id = self.start(Work::Redirect(netns, Box::new(wanted), ips));
-            let task = Redirecting { uid: uid.to_owned(), netns: here, waiting: Vec::new(), repairs: false };
-            self.tasks.insert(id, Task::Redirect(task));
-            id
-        });
-        match self.tasks.get_mut(&id) {
-            Some(Task::Redirect(task)) => Some(task),
-            _ => None,
         }
     }
 
     /// A CHECK of a pod with a sidecar.
     pub(super) fn inspect(&mut self, object: &Object, netns: Opened, reply: ReplyTo) {
-        let wanted = redirection::of(object).map_err(|e| (100, format!("pod {}: {e}", object.name)));
-        let netns = netns.map_err(|e| (5, format!("the network namespace of pod {}: {e}", object.name)));
+        let wanted = redirection::of(object).map_err(|e| (code::AGENT_REFUSED, format!("pod {}: {e}", object.name)));
+        let netns = netns.map_err(|e| (code::IO, format!("the network namespace of pod {}: {e}", object.name)));
         match wanted.and_then(|wanted| Ok((netns?, wanted))) {
             Ok((netns, wanted)) => {
-                let task = self.start(Work::Inspect(netns, Box::new(wanted), object.ips.clone()));
-                self.tasks.insert(task, Task::Inspect(reply));
+                let work = Work::Inspect(netns, Box::new(wanted), object.ips.clone());
+                self.node.start_task(work, Task::Inspect(reply));
             }
-            Err((code, message)) => self.refuse(reply, code, message),
+            Err((code, message)) => self.node.refuse(reply, code, message),
         }
     }
 
     pub(super) fn inspected(&mut self, reply: ReplyTo, result: Result<Vec<String>>) {
         match result {
-            Ok(differences) if differences.is_empty() => self.out.push(Action::Reply(reply, Answer::Done)),
+            Ok(differences) if differences.is_empty() => self.node.out.push(Action::Reply(reply, Answer::Done)),
             Ok(differences) => {
                 let missing = differences.join("; ");
-                self.refuse(reply, 100, format!("the redirection to the sidecar is not in place: {missing}"));
+                self.node.refuse(
+                    reply,
+                    code::AGENT_REFUSED,
+                    format!("the redirection to the sidecar is not in place: {missing}"),
+                );
             }
-            Err(e) => self.refuse(reply, 11, format!("the redirection to the sidecar could not be checked: {e}")),
+            Err(e) => self.node.refuse(
+                reply,
+                code::TRY_AGAIN_LATER,
+                format!("the redirection to the sidecar could not be checked: {e}"),
+            ),
         }
     }
 
@@ -110,15 +94,43 @@ impl State {
                 let decided = AddAnswer { action: "sidecar".to_owned(), reason: reason.to_owned() };
                 for (reply, decide) in waiting {
                     let answer = if decide { Answer::Decided(decided.clone()) } else { Answer::Done };
-                    self.out.push(Action::Reply(reply, answer));
+                    self.node.out.push(Action::Reply(reply, answer));
                 }
             }
             Err(e) => {
-                let code = if e.kind() == Kind::HostNetns { 4 } else { 101 };
+                let code = if e.kind() == Kind::HostNetns { code::INVALID_ENVIRONMENT } else { code::RULES_FAILED };
                 for (reply, _) in waiting {
-                    self.refuse(reply, code, format!("the redirection to the sidecar could not be put in place: {e}"));
+                    self.node.refuse(
+                        reply,
+                        code,
+                        format!("the redirection to the sidecar could not be put in place: {e}"),
+                    );
                 }
             }
+        }
+    }
+}
+
+impl Node {
+    /// The work on a namespace, started unless it is under way. Two plugins in one chain, a second one after the first
+    /// was killed, a repair at the same time: one serves them all.
+    fn redirecting(
+        &mut self,
+        uid: &str,
+        netns: Arc<Netns>,
+        wanted: Redirection,
+        ips: Vec<IpAddr>,
+    ) -> Option<&mut Redirecting> {
+        let here = netns.id();
+        let is_it = |task: &Task| matches!(task, Task::Redirect(task) if task.netns == here);
+        let running = self.tasks.iter().find(|(_, task)| is_it(task)).map(|(id, _)| *id);
+        let id = running.unwrap_or_else(|| {
+            let task = Redirecting { uid: uid.to_owned(), netns: here, waiting: Vec::new(), repairs: false };
+            self.start_task(Work::Redirect(netns, Box::new(wanted), ips), Task::Redirect(task))
+        });
+        match self.tasks.get_mut(&id) {
+            Some(Task::Redirect(task)) => Some(task),
+            _ => None,
         }
     }
 }

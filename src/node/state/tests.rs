@@ -10,15 +10,18 @@ mod watch;
 mod ztunnels;
 
 use super::*;
-use crate::cni::event::AddEvent;
 use crate::cni::event::GcEvent;
+use crate::cni::event::{AddEvent, AttachmentEvent};
 use crate::cni::outside::Outside;
 use crate::dataplane::inpod::Differences;
 use crate::error::{Error, Kind};
-use crate::node::event::{Redirection, Walked};
+use crate::node::event::{Outcome, Stop, Walked, Work};
+use crate::node::redirection::Redirection;
 use crate::pod::selector::EnablementSelectors;
-use crate::pod::types::{Namespace, Pod as Object};
+use crate::pod::types::{Namespace, Pod as Object, PodName};
+use crate::sys::netns::Netns;
 use crate::zds::server::{ConnectionId, Notice as Zds, Request as Told};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 /// A state, the time, and names for things that have only numbers.

@@ -1,10 +1,10 @@
 //! Who gets which request: adds go to the newest connection only, deletes to all.
 
 use super::State;
-use super::pods::Entry;
 use crate::error::{Error, Result};
 use crate::metrics;
 use crate::node::event::Action;
+use crate::node::pod::{Pod, Rules};
 use crate::sys::netns::{Netns, NetnsId};
 use crate::zds::server::{ConnectionId, Notice, Request, WorkloadInfo};
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +16,7 @@ use std::time::Instant;
 pub(super) struct Ztunnels {
     connections: BTreeMap<ConnectionId, Connection>,
     /// Since when there is none.
-    pub gone_since: Option<Instant>,
+    gone_since: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +72,11 @@ impl Ztunnels {
     /// Nobody is connected.
     pub(super) fn is_empty(&self) -> bool {
         self.connections.is_empty()
+    }
+
+    /// Since when none is connected; `None` while one is, or none ever was.
+    pub(super) fn gone_since(&self) -> Option<Instant> {
+        self.gone_since
     }
 
     /// Connections that wait for their snapshot.
@@ -199,10 +204,10 @@ impl State {
         match notice {
             Notice::Connected(id) => {
                 log::debug!(connection = id.0; "ztunnel waits for its snapshot");
-                self.ztunnels.gone_since = None;
-                self.ztunnels.connections.insert(id, Connection::default());
-                self.ztunnels.count();
-                if !self.is_starting() {
+                self.node.ztunnels.gone_since = None;
+                self.node.ztunnels.connections.insert(id, Connection::default());
+                self.node.ztunnels.count();
+                if !self.node.is_starting() {
                     self.send_snapshot(id);
                     self.advance_all();
                 }
@@ -213,21 +218,21 @@ impl State {
             Notice::Answered { connection, request, result } => {
                 let uid = uid_of(&request).to_owned();
                 let refused = result.is_err() && matches!(request, Request::Add { .. });
-                self.ztunnels.answered(connection, &request, result);
+                self.node.ztunnels.answered(connection, &request, result);
                 if refused {
-                    let jitter = (self.jitter)();
-                    if let Some(entry) = self.pods.get_mut(&uid) {
-                        entry.retry.failed(self.now, jitter);
+                    let jitter = (self.node.jitter)();
+                    if let Some(pod) = self.pods.get_mut(&uid) {
+                        pod.failed(self.node.now, jitter);
                     }
                 }
                 self.advance(&uid);
             }
             Notice::Disconnected(id, why) => {
                 log::debug!(connection = id.0; "ztunnel is gone: {why}");
-                self.ztunnels.connections.remove(&id);
-                self.ztunnels.count();
-                if self.ztunnels.connections.is_empty() {
-                    self.ztunnels.gone_since = Some(self.now);
+                self.node.ztunnels.connections.remove(&id);
+                self.node.ztunnels.count();
+                if self.node.ztunnels.connections.is_empty() {
+                    self.node.ztunnels.gone_since = Some(self.node.now);
                 }
                 self.advance_all();
             }
@@ -236,26 +241,29 @@ impl State {
 
     /// Every pod that is enrolled, with its namespace where that is known: a pod that is not named loses its proxy.
     pub(super) fn send_snapshot(&mut self, id: ConnectionId) {
-        let items: Vec<Request> = self.pods.values().filter_map(|entry| self.snapshot_item(entry)).collect();
-        let Some(connection) = self.ztunnels.connections.get_mut(&id) else { return };
+        let items: Vec<Request> = self.pods.iter().filter_map(|pod| self.snapshot_item(pod)).collect();
+        let Some(connection) = self.node.ztunnels.connections.get_mut(&id) else { return };
         connection.open = true;
         for item in &items {
-            let again = matches!(item, Request::Add { uid, .. } if self.pods.get(uid).is_some_and(|p| p.acknowledged));
-            if again {
+            let acknowledged = |pod: &Pod| pod.held().is_some_and(|held| held.is_acknowledged());
+            if matches!(item, Request::Add { uid, .. } if self.pods.get(uid).is_some_and(acknowledged)) {
                 metrics::VERIFICATION_REPAIRS.inc(["ztunnel"]);
             }
             connection.told.entry(uid_of(item).to_owned()).or_default().note(item);
         }
         log::debug!(connection = id.0, pods = items.len(); "snapshot");
-        self.out.push(Action::Snapshot(id, items));
+        self.node.out.push(Action::Snapshot(id, items));
     }
 
-    fn snapshot_item(&self, entry: &Entry) -> Option<Request> {
-        let goal = self.goal(entry)?;
-        match &entry.netns {
-            Some(netns) if entry.established && entry.rules.is_some() => Some(add(&entry.uid, &goal.info, netns)),
-            None if !entry.torn_down && (entry.recalled || entry.published.is_some()) => {
-                Some(Request::Keep { uid: entry.uid.clone() })
+    fn snapshot_item(&self, pod: &Pod) -> Option<Request> {
+        let goal = self.node.goal(pod)?;
+        let sandbox = pod.sandbox();
+        match sandbox.held() {
+            Some(held) if held.is_established() && *held.rules() != Rules::None => {
+                Some(add(pod.uid(), &goal.info, held.netns()))
+            }
+            None if sandbox.is_recalled() || (pod.published().is_some() && !sandbox.is_torn_down()) => {
+                Some(Request::Keep { uid: pod.uid().to_owned() })
             }
             _ => None,
         }

@@ -125,7 +125,7 @@ fn gc_ends_what_is_neither_valid_nor_there() {
     assert_eq!(gc(&mut script, &[]), ["probe /var/run/netns/n1"]);
     assert_eq!(script.done(Outcome::Probed(Vec::new())), ["reply 3: done"]);
     gc(&mut script, &["other"]);
-    let path = crate::node::event::Path {
+    let path = crate::node::event::NetnsPath {
         uid: "a".to_owned(),
         path: "/var/run/netns/n1".to_owned(),
         id: script.netns("n1").id(),

@@ -92,7 +92,7 @@ fn a_pod_that_is_not_ours_to_redirect_is_left_alone() {
         assert_eq!(script.state.deadline(), None);
     }
     let mut excluded = script(true, true);
-    excluded.state.config.policy.exclude_namespaces = vec!["default".to_owned()];
+    excluded.state.node.config.policy.exclude_namespaces = vec!["default".to_owned()];
     excluded.source(Notice::Synced);
     assert_eq!(excluded.source(broken("r1")), [""; 0]);
     let mut off = Script::new();

@@ -39,19 +39,19 @@ fn bodies(input: &[u8]) {
 
 /// `RUN/state.json` and the records of sandboxes.
 fn state(input: &[u8]) {
-    if let Ok(published) = memory::decode_published(input) {
-        let rendered = memory::render(&published).unwrap();
-        assert_eq!(memory::decode_published(&rendered).unwrap(), published);
+    if let Ok(published) = records::decode_published(input) {
+        let rendered = records::render(&published).unwrap();
+        assert_eq!(records::decode_published(&rendered).unwrap(), published);
     }
-    if let Ok(record) = memory::decode_record(input) {
+    if let Ok(record) = records::decode_record(input) {
         let written = serde_json::to_vec(&record).unwrap();
-        assert_eq!(memory::decode_record(&written).unwrap(), record);
+        assert_eq!(records::decode_record(&written).unwrap(), record);
     }
     if let Ok(outside) = Outside::decode(input) {
         assert_eq!(Outside::decode(&outside.encode().unwrap()).unwrap(), outside);
     }
     let Some(uid) = text(input) else { return };
-    if let Ok(name) = memory::file_name(uid) {
+    if let Ok(name) = records::file_name(uid) {
         assert!(!name.contains(['/', '\0']) && !name.starts_with('.'), "{name}");
         assert!(name.len() <= 255 && name.strip_suffix(".json") == Some(uid), "{name}");
     }

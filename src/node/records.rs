@@ -6,7 +6,7 @@
 //! something of ours. Written without fsync: what a kill leaves, the page cache keeps, and a power cut leaves neither
 //! rules nor namespaces.
 
-use super::event::Redirection;
+use super::redirection::Redirection;
 use crate::error::{Context, Error, Kind, Result};
 use crate::pod::types::PodName;
 use crate::rules::inpod::Settings;
@@ -84,21 +84,21 @@ const MAX_STATE: usize = 8 << 20;
 
 /// The directory of records.
 #[derive(Debug, Clone)]
-pub struct Memory {
+pub struct Records {
     dir: PathBuf,
 }
 
-impl Memory {
+impl Records {
     /// Takes the run directory; the records are below it.
     pub fn new(run_dir: &Path) -> Result<Self> {
         let dir = run_dir.join("netns");
         file::create_dir_all(&dir, Mode(0o700))?;
-        Ok(Memory { dir })
+        Ok(Records { dir })
     }
 
     /// The same for somebody who only reads and forgets.
     pub fn existing(run_dir: &Path) -> Self {
-        Memory { dir: run_dir.join("netns") }
+        Records { dir: run_dir.join("netns") }
     }
 
     /// Writes a record.

@@ -1,0 +1,474 @@
+//! A pod of this node as one value: what the source says of it, its sandbox, who waits for it, and what is told of it.
+//!
+//! Each part keeps its fields to itself and changes by named transitions; what must change in several parts at once is
+//! a transition of the [`Pod`]. So no order of calls can leave a pod half in one sandbox and half in another.
+//!
+//! - [`sandbox`]: the namespace that is held, and what is, or may be, in it; [`location`] where it is, [`preceding`]
+//!   the rules of others before ours.
+//! - [`waiting`]: ADDs, CHECKs and answers that wait.
+//! - [`probes`]: the host's probe sets. [`search`]: looking for the namespace. [`report`]: what people are told.
+
+mod location;
+mod preceding;
+mod probes;
+pub mod report;
+mod sandbox;
+mod search;
+mod waiting;
+
+pub(super) use location::Location;
+pub(super) use preceding::Change as Precedence;
+pub(super) use probes::Probes;
+pub(super) use report::Report;
+pub(super) use sandbox::{Held, Rules, Sandbox};
+pub(super) use search::Search;
+pub(super) use waiting::{ACK, Late, Waiting};
+
+use super::event::{Sought, TaskId};
+use super::records::{NodeSettings, Record};
+use super::redirection::Redirection;
+use crate::pod::overrides;
+use crate::pod::types::{Pod as Object, PodName};
+use crate::rules::inpod::Settings;
+use crate::sys::backoff::Backoff;
+use crate::sys::netns::{Netns, NetnsId};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A pod that is new to the watch, or whose sandbox was torn down, is left to the plugin for this long.
+const GRACE: Duration = Duration::from_secs(2);
+/// Between tries of work that failed.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(5));
+
+/// One pod.
+#[derive(Debug)]
+pub(super) struct Pod {
+    uid: String,
+    name: PodName,
+    /// What the source says; `None` when it knows no such pod (any more, or not yet).
+    object: Option<Object>,
+    sandbox: Sandbox,
+    /// The one piece of work in flight.
+    job: Option<(TaskId, Job)>,
+    waiting: Waiting,
+    probes: Probes,
+    search: Search,
+    report: Report,
+    retry: Backoff,
+    /// What is on disk about it.
+    record: Option<Record>,
+    published: Option<Redirection>,
+    /// It is provably not in the mesh.
+    outside: bool,
+    /// When something is due without an event.
+    wake: Option<Instant>,
+}
+
+/// What is being done in a pod's namespace, or about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Job {
+    /// Rules of these settings are put into this namespace.
+    Applying(NetnsId, Settings),
+    /// Its rules are looked at.
+    Checking,
+    /// What its rules are made of is found out.
+    Recognising,
+    /// Rules are taken out of this namespace.
+    Removing(NetnsId),
+    /// It is written down, or forgotten.
+    Recording,
+    /// These addresses are entered into the probe sets.
+    Entering(Vec<IpAddr>),
+    /// Its addresses are taken out of them.
+    Leaving,
+}
+
+/// The settings of a pod's rules on a node with these.
+pub(super) fn settings_of(object: &Object, node: &NodeSettings) -> Settings {
+    overrides::parse(&object.annotations).over(node.usual())
+}
+
+impl Pod {
+    /// A pod of which nothing but its name is known.
+    pub fn new(uid: &str, name: &PodName) -> Self {
+        Pod {
+            uid: uid.to_owned(),
+            name: name.clone(),
+            object: None,
+            sandbox: Sandbox::default(),
+            job: None,
+            waiting: Waiting::default(),
+            probes: Probes::default(),
+            search: Search::default(),
+            report: Report::default(),
+            retry: BACKOFF,
+            record: None,
+            published: None,
+            outside: false,
+            wake: None,
+        }
+    }
+
+    /// Its uid.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &PodName {
+        &self.name
+    }
+
+    /// What the source says.
+    pub fn object(&self) -> Option<&Object> {
+        self.object.as_ref()
+    }
+
+    /// Its sandbox.
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
+
+    /// The namespace that is held.
+    pub fn held(&self) -> Option<&Held> {
+        self.sandbox.held()
+    }
+
+    /// The same, to note what became of it.
+    pub fn held_mut(&mut self) -> Option<&mut Held> {
+        self.sandbox.held_mut()
+    }
+
+    /// The work in flight.
+    pub fn job(&self) -> Option<&(TaskId, Job)> {
+        self.job.as_ref()
+    }
+
+    /// Who waits.
+    pub fn waiting(&mut self) -> &mut Waiting {
+        &mut self.waiting
+    }
+
+    /// Who waits, to look at.
+    pub fn waits(&self) -> &Waiting {
+        &self.waiting
+    }
+
+    /// How it stands with the probe sets.
+    pub fn probes(&mut self) -> &mut Probes {
+        &mut self.probes
+    }
+
+    /// The addresses that are in the probe sets.
+    pub fn entered(&self) -> Option<&[IpAddr]> {
+        self.probes.entered()
+    }
+
+    /// How the search for it stands.
+    pub fn search(&mut self) -> &mut Search {
+        &mut self.search
+    }
+
+    /// What people were told.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// What is on disk about it.
+    pub fn recorded(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    /// What is published.
+    pub fn published(&self) -> Option<Redirection> {
+        self.published
+    }
+
+    /// It is provably not in the mesh.
+    pub fn is_outside(&self) -> bool {
+        self.outside
+    }
+
+    /// When something is due without an event.
+    pub fn wake(&self) -> Option<Instant> {
+        self.wake
+    }
+
+    /// Something is running or waiting that a stop should not cut off.
+    pub fn is_busy(&self) -> bool {
+        self.job.is_some() || self.waiting.is_busy()
+    }
+
+    /// Nothing is left of it.
+    pub fn is_over(&self) -> bool {
+        let known = self.object.is_some() || self.record.is_some() || self.published.is_some();
+        !(known || self.sandbox.is_in_use() || self.is_busy() || self.waiting.has_checks())
+    }
+
+    /// Addresses that prove a namespace to be its own.
+    pub fn ips(&self) -> Vec<IpAddr> {
+        let object = self.object.iter().flat_map(|object| &object.ips);
+        let located = self.sandbox.location().into_iter().flat_map(|location| &location.ips);
+        let mut ips: Vec<IpAddr> = object.chain(located).copied().collect();
+        ips.sort_unstable();
+        ips.dedup();
+        ips
+    }
+
+    /// What should be on disk about its sandbox; `None` when nothing could be made of it.
+    pub fn to_record(&self, enrolled: bool) -> Option<Record> {
+        let location = self.sandbox.location()?;
+        Some(Record {
+            uid: self.uid.clone(),
+            alias: location.alias.clone(),
+            namespace: self.name.namespace.clone(),
+            name: self.name.name.clone(),
+            container_id: location.container_id.clone(),
+            path: location.path.clone(),
+            ips: self.ips(),
+            settings: location.settings,
+            enrolled,
+        })
+    }
+
+    /// The record of the sandbox, if it is not on disk as it is.
+    pub fn unwritten(&self) -> Option<Record> {
+        self.to_record(true).filter(|record| self.record.as_ref() != Some(record))
+    }
+
+    /// What a search needs to know.
+    pub fn sought(&self) -> Sought {
+        let location = self.sandbox.location();
+        let runtime_uid = self.object.as_ref().map(|object| object.runtime_uid()).filter(|alias| *alias != self.uid);
+        Sought {
+            uid: self.uid.clone(),
+            alias: location.and_then(|place| place.alias.clone()).or_else(|| runtime_uid.map(str::to_owned)),
+            ips: self.ips(),
+            own_users: self.object.as_ref().is_some_and(|object| !object.host_users),
+            path: location.map(|place| place.path.clone()).filter(|path| !path.is_empty()),
+        }
+    }
+
+    // What is told.
+
+    /// Says what is wrong and stays so, also to people who look at the pod.
+    pub fn announce(&mut self, trouble: String) {
+        self.report.announce(&self.uid, &self.name, trouble);
+    }
+
+    /// Says what is wrong, in the log and in the status.
+    pub fn warn(&mut self, trouble: String) {
+        self.report.log(&self.uid, &self.name, trouble);
+    }
+
+    /// The text of an Event that is due; it then counts as written.
+    pub fn take_event(&mut self) -> Option<String> {
+        self.report.take_event()
+    }
+
+    /// Notes how it stands.
+    pub fn stands(&mut self, state: report::PodState, now: Instant) {
+        self.report.stands(state, now);
+    }
+
+    /// What was wrong is over, unless its processes are elsewhere; returns what it was.
+    pub fn trouble_over(&mut self) -> Option<String> {
+        let strayed = self.held().is_some_and(Held::has_strayed);
+        if strayed { None } else { self.report.over() }
+    }
+
+    /// Publishes this; returns whether that is news.
+    pub fn publish(&mut self, redirection: Option<Redirection>) -> bool {
+        std::mem::replace(&mut self.published, redirection) != redirection
+    }
+
+    /// Notes whether it is provably not in the mesh; returns whether that is news.
+    pub fn set_outside(&mut self, outside: bool) -> bool {
+        std::mem::replace(&mut self.outside, outside) != outside
+    }
+
+    // When it is looked at.
+
+    /// Asks to be looked at again at this time, or before.
+    pub fn wake_at(&mut self, at: Instant) {
+        self.wake = Some(self.wake.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// It is being looked at.
+    pub fn woken(&mut self) {
+        self.wake = None;
+    }
+
+    /// Whether work may be tried; else it asks to be looked at when that time has come.
+    pub fn may_try(&mut self, now: Instant) -> bool {
+        let blocked = self.retry.blocked(now);
+        if let Some(at) = blocked {
+            self.wake_at(at);
+        }
+        blocked.is_none()
+    }
+
+    /// When work that failed may be tried again, if that time has not come.
+    pub fn blocked(&self, now: Instant) -> Option<Instant> {
+        self.retry.blocked(now)
+    }
+
+    /// Work has failed; returns how often in a row.
+    pub fn failed(&mut self, now: Instant, jitter: f64) -> u32 {
+        self.retry.failed(now, jitter);
+        self.retry.failures()
+    }
+
+    /// Work has succeeded.
+    pub fn succeeded(&mut self) {
+        self.retry.reset();
+    }
+
+    // What is done.
+
+    /// A piece of work begins.
+    pub fn begin(&mut self, task: TaskId, job: Job) {
+        self.job = Some((task, job));
+    }
+
+    /// The piece of work is over.
+    pub fn finish(&mut self) -> Option<Job> {
+        self.job.take().map(|(_, job)| job)
+    }
+
+    /// This is on disk, if it was written with other work.
+    pub fn written(&mut self, record: Option<Record>) {
+        if let Some(record) = record {
+            self.sandbox.remember(&record.ips);
+            self.record = Some(record);
+        }
+    }
+
+    /// This, or nothing, is on disk.
+    pub fn recorded_as(&mut self, record: Option<Record>) {
+        self.record = record;
+    }
+
+    // What becomes of it.
+
+    /// Takes over what an earlier run wrote down.
+    pub fn recall(&mut self, record: Record, settings: NodeSettings) {
+        let location = Location {
+            container_id: record.container_id.clone(),
+            path: record.path.clone(),
+            alias: record.alias.clone(),
+            ips: record.ips.clone(),
+            told: Vec::new(),
+            settings,
+        };
+        self.sandbox = Sandbox::recalled(location, record.enrolled);
+        if record.enrolled {
+            self.probes.believe_entered();
+        }
+        self.record = Some(record);
+    }
+
+    /// What an earlier run published.
+    pub fn recall_published(&mut self, redirection: Redirection) {
+        self.published = Some(redirection);
+    }
+
+    /// The source tells of it; returns what it told before. `on_object`: what is published stands on the object, and
+    /// its first word is what we know of it.
+    pub fn observe(&mut self, object: Object, on_object: bool, now: Instant) -> Option<Object> {
+        if self.object.is_none() {
+            self.search.postpone(now + GRACE);
+            if on_object {
+                // From here on we know better: what the watch tells may be older than what was written.
+                self.published = Redirection::of(&object.annotations);
+                if self.published.is_some() {
+                    // Without a record of ours: an agent of another make, or a run directory that was emptied.
+                    self.sandbox.believe_enrolled();
+                }
+                if self.sandbox.is_recalled() {
+                    self.probes.believe_entered();
+                }
+            }
+        }
+        if self.object.as_ref().is_some_and(|old| old.ips != object.ips) {
+            self.search.encourage();
+        }
+        self.name = object.name.clone();
+        self.object.replace(object)
+    }
+
+    /// The source does not know it any more.
+    pub fn unobserved(&mut self) {
+        self.object = None;
+    }
+
+    /// The runtime has made this sandbox; returns whether its namespace is another one than before.
+    pub fn replace_sandbox(&mut self, netns: Arc<Netns>, location: Location) -> bool {
+        let new = self.sandbox.replace(netns, location);
+        if new {
+            self.probes.outdated();
+        } else if self.job.is_none()
+            && let Some(held) = self.sandbox.held_mut()
+        {
+            // Believed to be right; looked at again, since somebody asks.
+            held.doubt();
+        }
+        self.search.found();
+        self.retry.reset();
+        new
+    }
+
+    /// Where its sandbox is, while it is not in the mesh.
+    pub fn locate(&mut self, location: Location) {
+        self.sandbox.locate(location);
+    }
+
+    /// A search has found its namespace. `keep`: rules of an earlier run that nobody remembers stay as they are.
+    pub fn found(&mut self, netns: Arc<Netns>, keep: bool, settings: NodeSettings) {
+        // One with a record keeps what that says.
+        let unrecognised = keep && self.record.is_none();
+        self.sandbox.found(netns, unrecognised, settings);
+        self.search.found();
+        self.retry.reset();
+    }
+
+    /// Its processes live in this namespace now.
+    pub fn moved(&mut self, netns: Arc<Netns>) {
+        self.sandbox.moved(netns);
+        self.probes.outdated();
+        self.retry.reset();
+    }
+
+    /// Its sandbox is given up. `opened` is its namespace by whoever asks for that.
+    pub fn tear_down(&mut self, opened: Option<Arc<Netns>>, now: Instant) {
+        self.sandbox.tear_down(opened);
+        self.search.postpone(now + GRACE);
+        self.probes.outdated();
+        self.retry.reset();
+    }
+
+    /// The namespace that an earlier run had put rules into is gone.
+    pub fn give_up(&mut self) {
+        self.sandbox.give_up();
+    }
+
+    /// Everything is undone; returns whether it had been enrolled.
+    pub fn undone(&mut self) -> bool {
+        self.report.over();
+        self.sandbox.undone(self.object.is_none())
+    }
+
+    /// The rules are out of this namespace, or it is not worth more tries.
+    pub fn cleaned(&mut self, id: NetnsId) {
+        self.retry.reset();
+        self.sandbox.cleaned(id);
+    }
+
+    /// Its rules are made of these settings of a node.
+    pub fn recognise(&mut self, node: NodeSettings) {
+        if let Some(object) = &self.object {
+            self.sandbox.recognise(node, settings_of(object, &node));
+        }
+    }
+}

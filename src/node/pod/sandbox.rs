@@ -1,0 +1,352 @@
+//! A pod's sandbox as far as we have to do with it: the namespace that is held, and what is, or may be, in it.
+
+use super::location::Location;
+use super::preceding::{Change, PrecedingRules};
+use crate::node::records::NodeSettings;
+use crate::rules::diff::Preceding;
+use crate::rules::inpod::Settings;
+use crate::sys::netns::{Netns, NetnsId};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The sandbox, and what older ones have left.
+#[derive(Debug, Default)]
+pub(in crate::node) struct Sandbox {
+    phase: Phase,
+    /// Where it is; `None` when nothing could be made of it.
+    location: Option<Location>,
+    /// Namespaces of older sandboxes that may still hold rules of ours, the newest last.
+    leftovers: Vec<Arc<Netns>>,
+    /// Changes whenever an answer about the namespace that is still on its way no longer counts.
+    generation: u64,
+}
+
+#[derive(Debug, Default)]
+enum Phase {
+    /// No namespace is held, and none has anything of ours.
+    #[default]
+    None,
+    /// An earlier run put rules into a namespace that has not been found again yet.
+    Recalled,
+    /// Its namespace is held open, from the first step of an enrolment to the last of its removal.
+    Held(Held),
+    /// The runtime took it down, or throws it away because its ADD failed.
+    TornDown {
+        /// It had been enrolled, and its end has not been told yet.
+        established: bool,
+    },
+}
+
+/// A namespace that is held.
+#[derive(Debug)]
+pub(in crate::node) struct Held {
+    netns: Arc<Netns>,
+    rules: Rules,
+    /// The rules were complete at some time: ztunnel may have it.
+    established: bool,
+    /// A ztunnel has acknowledged it.
+    acknowledged: bool,
+    /// The pod's processes are in another namespace, which is not provably the pod's.
+    strayed: bool,
+    /// When its rules are looked at next.
+    verify_at: Option<Instant>,
+    preceding: PrecedingRules,
+}
+
+/// What is in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::node) enum Rules {
+    /// Nothing of ours.
+    None,
+    /// Rules of an earlier run that are to stay as they are, and nobody remembers what they are made of.
+    Unrecognised,
+    /// Rules that are being put in place or taken out, or were found to differ.
+    Uncertain,
+    /// Rules of these settings.
+    Known(Settings),
+}
+
+impl Held {
+    fn new(netns: Arc<Netns>, rules: Rules) -> Self {
+        let established = rules != Rules::None;
+        let preceding = PrecedingRules::default();
+        Held { netns, rules, established, acknowledged: false, strayed: false, verify_at: None, preceding }
+    }
+
+    /// The namespace.
+    pub fn netns(&self) -> &Arc<Netns> {
+        &self.netns
+    }
+
+    /// What is in it.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Whether the rules were complete at some time.
+    pub fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// Whether a ztunnel has acknowledged it.
+    pub fn is_acknowledged(&self) -> bool {
+        self.acknowledged
+    }
+
+    /// Whether the pod's processes are in another namespace.
+    pub fn has_strayed(&self) -> bool {
+        self.strayed
+    }
+
+    /// When its rules are looked at next.
+    pub fn verify_at(&self) -> Option<Instant> {
+        self.verify_at
+    }
+
+    /// What rules of others came before ours, in words.
+    pub fn preceded_by(&self) -> Option<&str> {
+        self.preceding.by()
+    }
+
+    /// Rules are about to be put in.
+    pub fn applying(&mut self) {
+        if self.rules == Rules::None {
+            self.rules = Rules::Uncertain;
+        }
+    }
+
+    /// Rules of these settings are complete.
+    pub fn applied(&mut self, settings: Settings) {
+        self.rules = Rules::Known(settings);
+        self.established = true;
+    }
+
+    /// What the rules are is not certain any more, so that they are put in place again.
+    pub fn doubt(&mut self) {
+        if self.rules != Rules::None {
+            self.rules = Rules::Uncertain;
+        }
+    }
+
+    /// A ztunnel has acknowledged it.
+    pub fn acknowledge(&mut self) {
+        self.acknowledged = true;
+    }
+
+    /// The next look at its rules.
+    pub fn verify(&mut self, at: Instant) {
+        self.verify_at = Some(at);
+    }
+
+    /// Notes whether the pod's processes are elsewhere; returns whether that is new.
+    pub fn stray(&mut self, strayed: bool) -> bool {
+        !std::mem::replace(&mut self.strayed, strayed) && strayed
+    }
+
+    /// The known rules stand behind these of others.
+    pub fn note_preceding(&mut self, preceding: Vec<Preceding>) -> Change {
+        match &self.rules {
+            Rules::Known(settings) => self.preceding.note(settings, preceding),
+            _ => Change::Nothing,
+        }
+    }
+}
+
+impl Sandbox {
+    /// What an earlier run remembered; `enrolled`: its namespace may have rules of ours.
+    pub fn recalled(location: Location, enrolled: bool) -> Self {
+        let phase = if enrolled { Phase::Recalled } else { Phase::None };
+        Sandbox { phase, location: Some(location), ..Sandbox::default() }
+    }
+
+    /// The namespace that is held.
+    pub fn held(&self) -> Option<&Held> {
+        match &self.phase {
+            Phase::Held(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    /// The same, to note what became of it.
+    pub fn held_mut(&mut self) -> Option<&mut Held> {
+        match &mut self.phase {
+            Phase::Held(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    /// The namespace that is held, with its number.
+    pub fn netns(&self) -> Option<&Arc<Netns>> {
+        self.held().map(Held::netns)
+    }
+
+    /// Where it is.
+    pub fn location(&self) -> Option<&Location> {
+        self.location.as_ref()
+    }
+
+    /// An earlier run put rules into a namespace that has not been found again yet.
+    pub fn is_recalled(&self) -> bool {
+        matches!(self.phase, Phase::Recalled)
+    }
+
+    /// The runtime took it down, or throws it away.
+    pub fn is_torn_down(&self) -> bool {
+        matches!(self.phase, Phase::TornDown { .. })
+    }
+
+    /// Whether rules of ours are, or may be, somewhere: in the namespace that is held, or in an older one.
+    pub fn has_rules(&self) -> bool {
+        self.held().is_some_and(|held| held.rules != Rules::None) || !self.leftovers.is_empty()
+    }
+
+    /// Changes whenever an answer about the namespace that is still on its way no longer counts.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether this namespace is held, or may still have something of ours.
+    pub fn holds(&self, id: NetnsId) -> bool {
+        self.netns().into_iter().chain(&self.leftovers).any(|netns| netns.id() == id)
+    }
+
+    /// The namespace of an older sandbox that is to be cleaned next.
+    pub fn leftover(&self) -> Option<&Arc<Netns>> {
+        self.leftovers.last()
+    }
+
+    /// A namespace is held, or an older one is not clean.
+    pub fn is_in_use(&self) -> bool {
+        self.held().is_some() || !self.leftovers.is_empty()
+    }
+
+    /// Another agent's word, or an earlier run's, says that the pod is enrolled: its namespace is to be found.
+    pub fn believe_enrolled(&mut self) {
+        if self.held().is_none() {
+            self.phase = Phase::Recalled;
+        }
+    }
+
+    /// The runtime has made this sandbox: it is the pod's from now on. Returns whether its namespace is another one
+    /// than before.
+    pub fn replace(&mut self, netns: Arc<Netns>, location: Location) -> bool {
+        let new = self.netns().is_none_or(|held| held.id() != netns.id());
+        if new {
+            self.let_go();
+            self.leftovers.retain(|leftover| leftover.id() != netns.id());
+            self.generation += 1;
+            self.phase = Phase::Held(Held::new(netns, Rules::None));
+        }
+        self.location = Some(location);
+        new
+    }
+
+    /// A pod that is not in the mesh got this sandbox: where it is will matter if the pod joins the mesh while it runs.
+    pub fn locate(&mut self, location: Location) {
+        match self.phase {
+            // What an earlier run left is found by what it remembered.
+            Phase::Recalled => return,
+            Phase::TornDown { .. } => self.phase = Phase::None,
+            Phase::None | Phase::Held(_) => {}
+        }
+        self.location = Some(location);
+    }
+
+    /// A search has found the pod's namespace. `unrecognised`: rules of an earlier run in it are to stay as they are.
+    pub fn found(&mut self, netns: Arc<Netns>, unrecognised: bool, settings: NodeSettings) {
+        let rules = match (&self.phase, unrecognised) {
+            (Phase::Recalled, true) => Rules::Unrecognised,
+            (Phase::Recalled, false) => Rules::Uncertain,
+            _ => Rules::None,
+        };
+        self.let_go();
+        self.phase = Phase::Held(Held::new(netns, rules));
+        self.location.get_or_insert_with(|| Location::unknown(settings));
+    }
+
+    /// The pod's processes live in this namespace, and no longer in the one that is held.
+    pub fn moved(&mut self, netns: Arc<Netns>) {
+        self.let_go();
+        self.generation += 1;
+        self.phase = Phase::Held(Held::new(netns, Rules::None));
+        if let Some(location) = &mut self.location {
+            // They lead to the old one.
+            location.path.clear();
+            location.container_id.clear();
+        }
+    }
+
+    /// The sandbox is given up: it is to be undone, and a new one will come with a new ADD. `opened` is its namespace
+    /// by whoever asks for that, in case none is held.
+    pub fn tear_down(&mut self, opened: Option<Arc<Netns>>) {
+        let established = match &self.phase {
+            Phase::Held(held) => held.established,
+            Phase::TornDown { established } => *established,
+            Phase::Recalled => {
+                self.leftovers.extend(opened);
+                false
+            }
+            Phase::None => false,
+        };
+        self.let_go();
+        self.phase = Phase::TornDown { established };
+        self.location = None;
+        self.generation += 1;
+    }
+
+    /// The namespace that an earlier run had put rules into is gone.
+    pub fn give_up(&mut self) {
+        self.phase = Phase::None;
+        self.location = None;
+    }
+
+    /// Everything is undone; returns whether it had been enrolled. `forget`: nobody knows the pod any more.
+    pub fn undone(&mut self, forget: bool) -> bool {
+        let established = match &mut self.phase {
+            Phase::Held(held) => {
+                let established = held.established;
+                self.phase = Phase::None;
+                established
+            }
+            Phase::TornDown { established } => std::mem::take(established),
+            Phase::None | Phase::Recalled => false,
+        };
+        if forget {
+            self.location = None;
+        }
+        established
+    }
+
+    /// The rules are out of this namespace, or it is not worth more tries.
+    pub fn cleaned(&mut self, id: NetnsId) {
+        self.leftovers.retain(|leftover| leftover.id() != id);
+        if let Some(held) = self.held_mut().filter(|held| held.netns.id() == id) {
+            held.rules = Rules::None;
+        }
+    }
+
+    /// What the rules are made of was told: they keep it.
+    pub fn recognise(&mut self, node: NodeSettings, settings: Settings) {
+        if let (Some(location), Phase::Held(held)) = (&mut self.location, &mut self.phase) {
+            location.settings = node;
+            held.rules = Rules::Known(settings);
+        }
+    }
+
+    /// The addresses that were written down for it.
+    pub fn remember(&mut self, ips: &[IpAddr]) {
+        if let Some(location) = &mut self.location {
+            location.ips = ips.to_vec();
+        }
+    }
+
+    /// What is, or may be, in the namespace that is held becomes a leftover.
+    fn let_go(&mut self) {
+        if let Phase::Held(held) = std::mem::take(&mut self.phase)
+            && held.rules != Rules::None
+        {
+            self.leftovers.push(held.netns);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! ADDs of pods that the source has to be asked about: it does not know them yet, or what it knows may be of a
+//! predecessor of the same name.
+
+use super::State;
+use super::requests::named;
+use crate::cni::event::{AddEvent, code};
+use crate::node::event::{Action, Answer, Opened, ReplyTo};
+use crate::node::pod::Pod;
+use crate::pod::types::{Phase, PodName};
+use std::time::{Duration, Instant};
+
+/// For the source to look a pod up.
+const LOOK_UP: Duration = Duration::from_secs(4);
+
+/// An ADD whose pod is being looked up.
+pub(super) struct Lookup {
+    name: PodName,
+    event: AddEvent,
+    netns: Opened,
+    reply: ReplyTo,
+    until: Instant,
+}
+
+impl State {
+    /// A pod's sandbox is being made.
+    pub(super) fn add(&mut self, event: AddEvent, netns: Opened, reply: ReplyTo) {
+        let name = named(&event.pod_namespace, &event.pod_name);
+        let known = self.pods.named(&name).filter(|pod| !self.is_doubtful(pod, &event, &netns));
+        match known.map(|pod| pod.uid().to_owned()) {
+            Some(uid) => self.admit(&uid, &event, netns, reply),
+            None => {
+                self.node.out.push(Action::LookUp(name.clone()));
+                self.lookups.push(Lookup { name, event, netns, reply, until: self.node.now + LOOK_UP });
+            }
+        }
+    }
+
+    /// Whether what we know may be the pod's predecessor of the same name.
+    fn is_doubtful(&self, pod: &Pod, event: &AddEvent, netns: &Opened) -> bool {
+        let Some(object) = pod.object() else { return true };
+        if self.node.config.cluster && !self.node.namespaces.contains_key(&object.name.namespace) {
+            return true;
+        }
+        if event.pod_uid.is_empty() {
+            let moves = match (pod.sandbox().netns(), netns) {
+                (Some(held), Ok(new)) => held.id() != new.id(),
+                _ => false,
+            };
+            moves || object.being_deleted || object.phase == Phase::Finished
+        } else {
+            event.pod_uid != object.uid && event.pod_uid != object.runtime_uid()
+        }
+    }
+
+    /// The source has told of a pod: a request that waits for it need not wait for the whole look-up.
+    pub(super) fn told_of(&mut self, name: &PodName) {
+        let Some(uid) = self.pods.named(name).map(|pod| pod.uid().to_owned()) else { return };
+        for Lookup { event, netns, reply, .. } in self.take_lookups(|state, lookup| {
+            let doubtful = |pod| state.is_doubtful(pod, &lookup.event, &lookup.netns);
+            lookup.name == *name && !state.pods.get(&uid).is_none_or(doubtful)
+        }) {
+            self.admit(&uid, &event, netns, reply);
+        }
+    }
+
+    /// The source was asked for a pod; if there is one it has told of it before.
+    pub(super) fn looked_up(&mut self, name: &PodName, trouble: Option<&str>) {
+        for Lookup { event, netns, reply, .. } in self.take_lookups(|_, lookup| lookup.name == *name) {
+            let by_name = event.pod_uid.is_empty() || !self.node.config.cluster;
+            let known = self.pods.named(name).filter(|pod| {
+                let is_it = |uid: &str| uid == event.pod_uid;
+                by_name || pod.object().is_some_and(|object| is_it(&object.uid) || is_it(object.runtime_uid()))
+            });
+            let source = &self.node.config.source;
+            match (known.map(|pod| pod.uid().to_owned()), trouble) {
+                // What is known of it may be wrong: it is the answer that would have told.
+                (_, Some(trouble)) => {
+                    let message = format!("{source} cannot tell about pod {name}: {trouble}");
+                    self.node.refuse(reply, code::TRY_AGAIN_LATER, message);
+                }
+                (Some(uid), None) => self.admit(&uid, &event, netns, reply),
+                (None, None) => {
+                    let message = format!("pod {name} is not known to {source}{}", self.node.remedy_for_unknown());
+                    self.node.refuse(reply, code::TRY_AGAIN_LATER, message);
+                }
+            }
+        }
+    }
+
+    /// Refuses the requests whose pod the source has not been able to tell of in time.
+    pub(super) fn expire_lookups(&mut self) {
+        let now = self.node.now;
+        for Lookup { name, reply, .. } in self.take_lookups(|_, lookup| lookup.until <= now) {
+            let message = format!("{} did not answer in time when asked for pod {name}", self.node.config.source);
+            self.node.refuse(reply, code::TRY_AGAIN_LATER, message);
+        }
+    }
+
+    /// When the first of them is refused.
+    pub(super) fn lookups_due(&self) -> Option<Instant> {
+        self.lookups.iter().map(|lookup| lookup.until).min()
+    }
+
+    /// Whoever sent this request is gone.
+    pub(super) fn forget_lookup(&mut self, id: u64) {
+        self.lookups.retain(|lookup| lookup.reply.id != id);
+    }
+
+    /// The agent stops: nobody waits for the source any more.
+    pub(super) fn refuse_lookups(&mut self) {
+        for lookup in std::mem::take(&mut self.lookups) {
+            let answer = Answer::NotReady(self.not_ready());
+            self.node.out.push(Action::Reply(lookup.reply, answer));
+        }
+    }
+
+    fn take_lookups(&mut self, is_it: impl Fn(&Self, &Lookup) -> bool) -> Vec<Lookup> {
+        let waiting = std::mem::take(&mut self.lookups).into_iter();
+        let (taken, others) = waiting.partition(|lookup| is_it(self, lookup));
+        self.lookups = others;
+        taken
+    }
+}

@@ -1,0 +1,76 @@
+//! What is known of the node besides its pods, and what follows from it for each of them.
+
+use super::enrolment::Goal;
+use super::{Node, Phase};
+use crate::node::pod::{Pod, settings_of};
+use crate::node::records::NodeSettings;
+use crate::pod::decision::{Action as Decided, Decision, decide};
+use crate::pod::types::{Pod as Object, StringMap};
+use crate::zds::server::WorkloadInfo;
+
+impl Node {
+    /// The decision about a pod of the source.
+    pub(super) fn decide(&self, object: &Object) -> Decision {
+        let none = StringMap::new();
+        decide(&self.config.policy, object, self.namespaces.get(&object.name.namespace).unwrap_or(&none))
+    }
+
+    /// The node-wide settings of a pod's rules: those of its sandbox, if it has one.
+    pub(super) fn settings_for(&self, pod: &Pod) -> NodeSettings {
+        pod.sandbox().location().map_or(self.config.settings, |location| location.settings)
+    }
+
+    /// What the pod should be in the mesh; `None` when it should not be there.
+    pub(super) fn goal(&self, pod: &Pod) -> Option<Goal> {
+        let object = pod.object()?;
+        if self.decide(object).action != Decided::Ambient {
+            return None;
+        }
+        let settings = settings_of(object, &self.settings_for(pod));
+        let info = WorkloadInfo {
+            name: object.name.name.clone(),
+            namespace: object.name.namespace.clone(),
+            service_account: object.service_account.clone(),
+        };
+        Some(Goal { settings, info })
+    }
+
+    /// Something the agent needs is wrong, or right again. Whoever found the trouble has logged it.
+    pub(super) fn condition(&mut self, what: &'static str, problem: Option<String>) {
+        match problem {
+            Some(problem) => self.conditions.insert(what, problem),
+            None => self.conditions.remove(what),
+        };
+    }
+
+    /// What helps a pod that the source does not know.
+    pub(super) fn remedy_for_unknown(&self) -> String {
+        match self.unread.as_slice() {
+            _ if self.config.cluster => String::new(),
+            [] => "; write a Pod file for it there".to_owned(),
+            [first] => format!("; a file there cannot be read: {first}"),
+            [first, rest @ ..] => format!("; {} files there cannot be read: {first}; …", rest.len() + 1),
+        }
+    }
+
+    /// Said where a pod needs a ztunnel and there is none.
+    pub(super) fn no_ztunnel(&self) -> String {
+        let socket = &self.config.ztunnel_socket;
+        let remedy = if self.config.cluster {
+            "the ztunnel pod running on this node"
+        } else {
+            "ztunnel running, with this socket"
+        };
+        format!("no ztunnel is connected on {socket}; is {remedy}?")
+    }
+
+    /// The source has not told everything, or pods of an earlier run are being looked for.
+    pub(super) fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Filling | Phase::Recalling(_))
+    }
+
+    /// The agent leaves.
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.phase, Phase::Stopping(_))
+    }
+}

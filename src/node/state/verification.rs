@@ -1,0 +1,56 @@
+//! Whether the rules of a pod are still what they should be.
+
+use super::Node;
+use crate::cni::event::{Failure, code};
+use crate::dataplane::inpod::Differences;
+use crate::error::Result;
+use crate::metrics;
+use crate::node::event::{Action, Answer};
+use crate::node::pod::Pod;
+
+impl Node {
+    /// Its rules were looked at, because that was due or a CHECK asks.
+    pub(super) fn checked(&mut self, pod: &mut Pod, result: Result<Differences>) {
+        let next = self.now + self.config.verify_interval;
+        if let Some(held) = pod.held_mut().filter(|_| !self.config.verify_interval.is_zero()) {
+            held.verify(next);
+        }
+        let failure = self.verdict(pod, result);
+        if let Some(Failure { message, .. }) = &failure {
+            if let Some(held) = pod.held_mut() {
+                // Put in place again, whatever it was.
+                held.doubt();
+            }
+            pod.warn(message.clone());
+        }
+        for reply in pod.waiting().take_checks() {
+            let answer = failure.clone().map_or(Answer::Done, Answer::Failed);
+            self.out.push(Action::Reply(reply, answer));
+        }
+    }
+
+    fn verdict(&mut self, pod: &mut Pod, result: Result<Differences>) -> Option<Failure> {
+        let differences = match result {
+            Ok(differences) => differences,
+            Err(e) => {
+                return Some(Failure::new(
+                    code::TRY_AGAIN_LATER,
+                    format!("the traffic rules could not be checked: {e}"),
+                ));
+            }
+        };
+        for (kind, found) in [("rules", &differences.rules), ("routes", &differences.routes)] {
+            if !found.is_empty() {
+                metrics::VERIFICATION_REPAIRS.inc([kind]);
+            }
+        }
+        if differences.is_empty() {
+            if let Some(precedence) = pod.held_mut().map(|held| held.note_preceding(differences.preceding)) {
+                self.tell_precedence(pod, precedence);
+            }
+            return None;
+        }
+        let missing = differences.all().join("; ");
+        Some(Failure::new(code::AGENT_REFUSED, format!("the traffic rules are not in place: {missing}")))
+    }
+}
