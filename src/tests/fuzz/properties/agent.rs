@@ -4,7 +4,7 @@ use super::text;
 use ferrule::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent, Health, ips_of_result};
 use ferrule::cni::outside::Outside;
 use ferrule::logging::Line;
-use ferrule::node::memory;
+use ferrule::node::records;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
