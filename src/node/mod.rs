@@ -8,7 +8,9 @@
 mod endpoints;
 mod event;
 mod execute;
+mod host_side;
 mod pod;
+mod pods;
 mod publish;
 pub mod records;
 mod redirection;
@@ -16,8 +18,10 @@ pub mod removal;
 mod run;
 mod source;
 mod state;
+mod tasks;
 mod upgrade_check;
 mod watchdog;
+mod ztunnels;
 
 pub use redirection::Redirection;
 pub use run::run;

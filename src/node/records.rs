@@ -96,7 +96,7 @@ impl Records {
         Ok(Records { dir })
     }
 
-    /// The same for somebody who only reads and forgets.
+    /// Takes the run directory for somebody who only reads and forgets.
     pub fn existing(run_dir: &Path) -> Self {
         Records { dir: run_dir.join("netns") }
     }

@@ -16,7 +16,7 @@ pub enum Redirection {
 }
 
 impl Redirection {
-    /// As it stands in the annotation.
+    /// The annotation's value.
     pub fn value(self) -> &'static str {
         match self {
             Redirection::Enabled => "enabled",

@@ -38,8 +38,6 @@ use std::time::{Duration, Instant};
 
 /// A pod that is new to the watch, or whose sandbox was torn down, is left to the plugin for this long.
 const GRACE: Duration = Duration::from_secs(2);
-/// Between tries of work that failed.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(5));
 
 /// One pod.
 #[derive(Debug)]
@@ -102,7 +100,7 @@ impl Pod {
             probes: Probes::default(),
             search: Search::default(),
             report: Report::default(),
-            retry: BACKOFF,
+            retry: probes::BACKOFF,
             record: None,
             published: None,
             outside: false,
@@ -135,7 +133,7 @@ impl Pod {
         self.sandbox.held()
     }
 
-    /// The same, to note what became of it.
+    /// The namespace that is held, to note what became of it.
     pub fn held_mut(&mut self) -> Option<&mut Held> {
         self.sandbox.held_mut()
     }

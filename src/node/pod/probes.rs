@@ -1,9 +1,11 @@
 //! How a pod stands with the host's probe sets, which hold the addresses of pods in the mesh.
 
-use super::BACKOFF;
 use crate::sys::backoff::Backoff;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Between tries of work on a pod that failed.
+pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(5));
 
 /// What the sets have of a pod.
 #[derive(Debug)]

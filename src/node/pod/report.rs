@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PodState {
-    /// Not in the mesh, as decided.
+    /// It is not in the mesh, as decided.
     None,
     /// Should be in the mesh; has no sandbox that we know of.
     Waiting,
@@ -74,7 +74,7 @@ impl Report {
         }
     }
 
-    /// For how long it has stood as it does.
+    /// The time for which it has stood as it does.
     pub fn age(&self, now: Instant) -> Duration {
         self.stands.map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(since))
     }

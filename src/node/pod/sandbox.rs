@@ -168,7 +168,7 @@ impl Sandbox {
         }
     }
 
-    /// The same, to note what became of it.
+    /// The namespace that is held, to note what became of it.
     pub fn held_mut(&mut self) -> Option<&mut Held> {
         match &mut self.phase {
             Phase::Held(held) => Some(held),

@@ -9,7 +9,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(in crate::node) struct Search {
     step: Step,
-    /// Not before this time.
+    /// No search begins before this time.
     not_before: Option<Instant>,
     /// Searches in a row without result.
     failures: u32,

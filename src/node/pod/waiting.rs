@@ -5,9 +5,9 @@ use crate::metrics;
 use crate::node::event::{Action, Answer, ReplyTo};
 use std::time::{Duration, Instant};
 
-/// For ztunnel's acknowledgement, once the rules are in place.
+/// An ADD waits so long for ztunnel's acknowledgement, once the rules are in place.
 pub(in crate::node) const ACK: Duration = Duration::from_secs(3);
-/// For a ztunnel to connect, while none is.
+/// An ADD waits so long for a ztunnel to connect, while none is.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Everybody who waits.

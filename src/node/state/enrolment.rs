@@ -1,7 +1,7 @@
 //! Bringing a pod into the mesh: rules, then ztunnel, then the annotation.
 
 use super::Node;
-use super::ztunnels::Standing;
+use super::node::Goal;
 use crate::cni::event::{Failure, code};
 use crate::error::{Kind, Result};
 use crate::metrics;
@@ -10,21 +10,15 @@ use crate::node::pod::{ACK, Job, Late, Pod, Precedence, Rules, settings_of};
 use crate::node::publish::event_recorder::PodEvent;
 use crate::node::records::NodeSettings;
 use crate::node::redirection::Redirection;
+use crate::node::ztunnels::Standing;
 use crate::rules::diff::Preceding;
 use crate::rules::inpod::Settings;
 use crate::sys::netns::{Netns, NetnsId};
-use crate::zds::server::WorkloadInfo;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// While another pod lets go of a namespace.
 const HAND_OVER: Duration = Duration::from_millis(20);
-
-/// What a pod should be, if it should be in the mesh.
-pub(super) struct Goal {
-    pub settings: Settings,
-    pub info: WorkloadInfo,
-}
 
 impl Node {
     /// Another pod still has the namespace.

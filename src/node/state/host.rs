@@ -4,54 +4,27 @@
 //! entered once ztunnel has acknowledged it, and leave before its rules do. A node whose host side cannot be had still
 //! gets its pods enrolled: what fails then is the probes of those pods, and the agent says that it is not ready.
 
-use super::{Node, Phase, State, Task};
+use super::{Node, Phase, State};
 use crate::error::Result;
 use crate::metrics;
 use crate::node::event::Work;
+use crate::node::host_side::Before;
 use crate::node::pod::{Job, Pod};
+use crate::node::tasks::Task;
 use crate::sys::netns::Netns;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// Between the first tries to put the host's side in place.
-const RETRY: Duration = Duration::from_secs(2);
-/// So many of them.
-const TRIES: u32 = 10;
-/// Between tries after those, and between looks where verification is off.
-const PAUSE: Duration = Duration::from_secs(30);
 /// Its name in readiness.
 const CONDITION: &str = "host rules";
-
-/// How the host's side stands.
-#[derive(Debug, Default)]
-pub(super) struct HostSide {
-    /// When it is looked at again; `None` while that happens, and where there is nothing to look at.
-    at: Option<Instant>,
-    /// It was right once.
-    done: bool,
-    failures: u32,
-}
-
-impl HostSide {
-    /// To be looked at for the first time at this time, if at all.
-    pub(super) fn new(at: Option<Instant>) -> Self {
-        HostSide { at, ..HostSide::default() }
-    }
-
-    /// When it is looked at again.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.at
-    }
-}
 
 impl State {
     /// Starts to look at the host's side if that is due.
     pub(super) fn look_at_host(&mut self) {
-        if self.node.is_stopping() || self.node.host.at.is_none_or(|at| at > self.node.now) {
+        if self.node.is_stopping() || self.node.host.due().is_none_or(|at| at > self.node.now) {
             return;
         }
-        self.node.host.at = None;
+        self.node.host.look();
         let work = Work::Host { prune: self.knows_every_address() };
         self.node.start_task(work, Task::Host);
     }
@@ -67,38 +40,34 @@ impl State {
 impl Node {
     /// Why the agent is not ready before the first look at the host's side is over.
     pub(super) fn host_not_ready(&self) -> Option<String> {
-        let waiting = self.config.host_side && !self.host.done && self.host.failures == 0;
+        let waiting = self.config.host_side && self.host.is_new();
         waiting.then(|| format!("{CONDITION}: not in place yet"))
     }
 
+    /// The host's side was looked at, and put right where that was needed.
     pub(super) fn host_done(&mut self, result: Result<Vec<String>>) {
-        let interval = self.config.verify_interval;
         match result {
             Ok(differences) => {
-                if !self.host.done {
-                    log::info!("the host's rules and probe sets are in place");
-                } else if !differences.is_empty() {
-                    metrics::VERIFICATION_REPAIRS.inc(["host"]);
-                    log::warn!("the host's side was not as it should be; repaired: {}", differences.join("; "));
-                } else if self.host.failures > 0 {
-                    log::warn!(failures = self.host.failures; "the host's side is in place again");
+                match self.host.right(self.now, self.config.verify_interval) {
+                    Before::Never => log::info!("the host's rules and probe sets are in place"),
+                    _ if !differences.is_empty() => {
+                        metrics::VERIFICATION_REPAIRS.inc(["host"]);
+                        log::warn!("the host's side was not as it should be; repaired: {}", differences.join("; "));
+                    }
+                    Before::Failed(failures) => log::warn!(failures = failures; "the host's side is in place again"),
+                    Before::Right => {}
                 }
-                self.host.done = true;
-                self.host.failures = 0;
-                self.conditions.remove(CONDITION);
-                self.host.at = (!interval.is_zero()).then(|| self.now + interval);
+                self.condition(CONDITION, None);
             }
             Err(e) => {
-                self.host.failures = self.host.failures.saturating_add(1);
-                let pause = if self.host.failures < TRIES { RETRY } else { PAUSE };
-                self.host.at = Some(self.now + pause);
+                self.host.failed(self.now);
                 let problem = e.to_string();
                 if self.conditions.get(CONDITION) != Some(&problem) {
                     log::error!(
                         "the host's side cannot be put in place, probes of pods in the mesh will fail; trying again: {problem}"
                     );
                 }
-                self.conditions.insert(CONDITION, problem);
+                self.condition(CONDITION, Some(problem));
             }
         }
     }

@@ -4,11 +4,12 @@
 //! is held with where the processes are. Only processes that are all elsewhere say something: a pod may have none yet,
 //! and some runtimes keep a few outside.
 
-use super::{Phase, State, Task};
+use super::{Phase, State};
 use crate::error::Result;
 use crate::metrics;
 use crate::node::event::Work;
 use crate::node::pod::Pod;
+use crate::node::tasks::Task;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
 use std::sync::Arc;

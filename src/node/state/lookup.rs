@@ -1,25 +1,16 @@
 //! ADDs of pods that the source has to be asked about: it does not know them yet, or what it knows may be of a
 //! predecessor of the same name.
 
-use super::State;
 use super::requests::named;
+use super::{Lookup, State};
 use crate::cni::event::{AddEvent, code};
 use crate::node::event::{Action, Answer, Opened, ReplyTo};
-use crate::node::pod::Pod;
+use crate::node::pod::{Pod, Rules};
 use crate::pod::types::{Phase, PodName};
 use std::time::{Duration, Instant};
 
-/// For the source to look a pod up.
+/// An ADD waits so long for the source to look its pod up.
 const LOOK_UP: Duration = Duration::from_secs(4);
-
-/// An ADD whose pod is being looked up.
-pub(super) struct Lookup {
-    name: PodName,
-    event: AddEvent,
-    netns: Opened,
-    reply: ReplyTo,
-    until: Instant,
-}
 
 impl State {
     /// A pod's sandbox is being made.
@@ -101,9 +92,20 @@ impl State {
         self.lookups.iter().map(|lookup| lookup.until).min()
     }
 
-    /// Whoever sent this request is gone.
-    pub(super) fn forget_lookup(&mut self, id: u64) {
+    /// Whoever sent a request is gone. Before the rules it is dropped; past them the enrolment is finished and kept,
+    /// and the DEL that follows undoes it.
+    pub(super) fn requester_gone(&mut self, id: u64) {
         self.lookups.retain(|lookup| lookup.reply.id != id);
+        let Some(uid) = self.pods.find(|pod| pod.waits().is_asked_by(id)) else { return };
+        if let Some(pod) = self.pods.get_mut(&uid) {
+            let past_rules = pod.held().is_some_and(|held| matches!(held.rules(), Rules::Known(_)));
+            if pod.waiting().requester_gone(id) && !past_rules {
+                log::info!(uid = uid.as_str(), pod:% = pod.name();
+                    "whoever asked for the enrolment is gone before the rules were in place; dropped");
+                pod.tear_down(None, self.node.now);
+            }
+        }
+        self.advance(&uid);
     }
 
     /// The agent stops: nobody waits for the source any more.

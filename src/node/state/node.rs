@@ -1,12 +1,21 @@
 //! What is known of the node besides its pods, and what follows from it for each of them.
 
-use super::enrolment::Goal;
 use super::{Node, Phase};
+use crate::node::event::{Action, TaskId, Work};
 use crate::node::pod::{Pod, settings_of};
 use crate::node::records::NodeSettings;
+use crate::node::tasks::Task;
 use crate::pod::decision::{Action as Decided, Decision, decide};
 use crate::pod::types::{Pod as Object, StringMap};
+use crate::rules::inpod::Settings;
+use crate::sys::netns::NetnsId;
 use crate::zds::server::WorkloadInfo;
+
+/// What a pod should be, if it should be in the mesh.
+pub(super) struct Goal {
+    pub settings: Settings,
+    pub info: WorkloadInfo,
+}
 
 impl Node {
     /// The decision about a pod of the source.
@@ -72,5 +81,25 @@ impl Node {
     /// The agent leaves.
     pub(super) fn is_stopping(&self) -> bool {
         matches!(self.phase, Phase::Stopping(_))
+    }
+
+    /// Hands work out and returns its number.
+    pub(super) fn start(&mut self, work: Work) -> TaskId {
+        self.last_task += 1;
+        let id = TaskId(self.last_task);
+        self.out.push(Action::Work(id, work));
+        id
+    }
+
+    /// Hands out work that is not of one pod.
+    pub(super) fn start_task(&mut self, work: Work, task: Task) -> TaskId {
+        let id = self.start(work);
+        self.tasks.insert(id, task);
+        id
+    }
+
+    /// Whether the namespace of an unknown sandbox is being cleaned.
+    pub(super) fn is_being_cleaned(&self, id: NetnsId) -> bool {
+        self.tasks.values().any(|task| matches!(task, Task::Clean(netns, _) if netns.id() == id))
     }
 }

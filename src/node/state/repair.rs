@@ -1,11 +1,11 @@
 //! Race repair in place: the namespaces of broken pods are looked for, all in one walk, and redirected as an ADD would.
 
-use super::search::refusal;
-use super::{Phase, State, Task};
-use crate::error::{Kind, Result};
+use super::seeking::refusal;
+use super::{Phase, State};
+use crate::error::Result;
 use crate::node::event::{Action, Walked, Work};
 use crate::node::pod::Pod;
-use crate::node::publish::event_recorder::PodEvent;
+use crate::node::tasks::Task;
 use crate::pod::decision::Action as Decided;
 use crate::pod::redirection::{self, Redirection};
 use crate::pod::types::{Phase as PodPhase, Pod as Object};
@@ -14,17 +14,6 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl State {
-    /// The source has told of a pod.
-    pub(super) fn examine(&mut self, uid: &str) {
-        let (Some(broken), Some(pod)) = (&mut self.broken, self.pods.get(uid)) else { return };
-        match pod.object() {
-            Some(object) if !self.node.config.policy.exclude_namespaces.contains(&object.name.namespace) => {
-                broken.observe(object, self.node.now);
-            }
-            _ => broken.gone(uid),
-        }
-    }
-
     /// When broken pods are due. What is on its way is waited for.
     pub(super) fn repairs_due(&self) -> Option<Instant> {
         let seeking = self.node.tasks.values().any(|task| matches!(task, Task::Seek(_)));
@@ -98,32 +87,9 @@ impl State {
             }
         }
     }
-
-    /// What came of an order, for people as well.
-    pub(super) fn repaired(&mut self, uid: &str, end: End) {
-        let now = self.node.now;
-        let Some(notice) = self.broken.as_mut().and_then(|broken| broken.settled(uid, end, now)) else { return };
-        self.node.out.push(Action::Announce(PodEvent {
-            uid: uid.to_owned(),
-            pod: notice.pod,
-            warning: notice.warning,
-            reason: notice.reason,
-            component: "cni-repair",
-            message: notice.message,
-        }));
-    }
 }
 
 /// How the pod is redirected. A bad annotation is as bad for a pod that is made anew.
 fn wanted(object: &Object) -> Result<Redirection, End> {
     redirection::of(object).map_err(|e| End::Refused(e.to_string()))
-}
-
-/// What became of the rules.
-pub(super) fn end_of(result: &Result<()>) -> End {
-    match result {
-        Ok(()) => End::Done,
-        Err(e) if e.kind() == Kind::HostNetns => End::Refused(e.to_string()),
-        Err(e) => End::Failed(e.to_string()),
-    }
 }

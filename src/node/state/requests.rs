@@ -1,9 +1,10 @@
 //! What the plugin asks: ADD, DEL, CHECK and GC.
 
-use super::{Node, State, Task};
+use super::{Node, State};
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent, code};
 use crate::node::event::{Action, Answer, NetnsPath, Opened, ReplyTo, Work};
-use crate::node::pod::{Location, Pod, Rules};
+use crate::node::pod::{Location, Pod};
+use crate::node::tasks::Task;
 use crate::pod::decision::Action as Decided;
 use crate::pod::types::PodName;
 use crate::sys::netns::{Netns, NetnsId};
@@ -58,22 +59,6 @@ impl State {
                 self.node.refuse(reply, code::AGENT_REFUSED, message);
             }
         }
-    }
-
-    /// Whoever sent a request is gone. Before the rules it is dropped; past them the enrolment is finished and kept,
-    /// and the DEL that follows undoes it.
-    pub(super) fn requester_gone(&mut self, id: u64) {
-        self.forget_lookup(id);
-        let Some(uid) = self.pods.find(|pod| pod.waits().is_asked_by(id)) else { return };
-        if let Some(pod) = self.pods.get_mut(&uid) {
-            let past_rules = pod.held().is_some_and(|held| matches!(held.rules(), Rules::Known(_)));
-            if pod.waiting().requester_gone(id) && !past_rules {
-                log::info!(uid = uid.as_str(), pod:% = pod.name();
-                    "whoever asked for the enrolment is gone before the rules were in place; dropped");
-                pod.tear_down(None, self.node.now);
-            }
-        }
-        self.advance(&uid);
     }
 
     /// A sandbox is torn down.

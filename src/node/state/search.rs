@@ -1,17 +1,14 @@
 //! Looking for the namespaces of pods that run but did not come through the plugin, or came through an earlier agent.
 
-use super::{Node, State, Task};
+use super::State;
+use super::seeking::refusal;
 use crate::error::Result;
 use crate::node::event::{TaskId, Walked, Work};
-use crate::node::pod::Pod;
 use crate::node::records::Record;
 use crate::node::redirection::Redirection;
+use crate::node::tasks::Task;
 use crate::pod::types::PodName;
 use std::collections::BTreeSet;
-use std::time::Duration;
-
-/// The longest pause between searches where verification is off.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl State {
     /// Takes over what an earlier run remembered of a sandbox.
@@ -80,52 +77,4 @@ impl State {
             self.advance(uid);
         }
     }
-}
-
-impl Node {
-    /// The next step of a pod whose namespace is not known: it should be in the mesh (`wanted`), or something of ours
-    /// is still in it.
-    pub(super) fn seek(&mut self, pod: &mut Pod, wanted: bool) {
-        let recalled = pod.sandbox().is_recalled();
-        if self.is_stopping() || !(wanted || recalled) || pod.held().is_some() {
-            return;
-        }
-        if pod.ips().is_empty() {
-            if recalled && !wanted {
-                self.give_up(pod);
-            } else if pod.published().is_some() {
-                pod.announce(format!("lost: {} knows no address of the pod yet", self.config.source));
-            }
-            return;
-        }
-        match pod.search().blocked(self.now) {
-            Some(at) => pod.wake_at(at),
-            None => pod.search().want(),
-        }
-    }
-
-    fn not_found(&mut self, pod: &mut Pod, failure: Option<String>, refused: &[String]) {
-        if pod.sandbox().is_recalled() && failure.is_none() && self.goal(pod).is_none() {
-            self.give_up(pod);
-            return;
-        }
-        let interval = self.config.verify_interval;
-        let longest = if interval.is_zero() { LONGEST_PAUSE } else { interval };
-        pod.search().failed(self.now, longest);
-        if !pod.sandbox().is_torn_down() {
-            let lost = || format!("lost: no running process of the pod has its address{}", refusal(refused));
-            pod.announce(failure.unwrap_or_else(lost));
-        }
-    }
-
-    /// The namespace an earlier run had put rules into is gone, and the pod is not wanted.
-    fn give_up(&mut self, pod: &mut Pod) {
-        pod.give_up();
-        self.withdraw(pod);
-    }
-}
-
-/// What was taken for a pod's and is none of its, if anything: told once, when the search has ended.
-pub(super) fn refusal(refused: &[String]) -> String {
-    if refused.is_empty() { String::new() } else { format!("; refused {}", refused.join("; and ")) }
 }

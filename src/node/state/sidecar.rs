@@ -1,25 +1,17 @@
 //! Pods with a sidecar: their redirection is programmed in answer to the plugin's ADD, or where it was found missing.
 //! Nothing is held afterwards; the rules go with the namespace.
 
-use super::{Node, State, Task};
+use super::broken::end_of;
+use super::{Node, State};
 use crate::cni::event::{AddAnswer, AddEvent, code};
 use crate::error::{Kind, Result};
 use crate::node::event::{Action, Answer, Opened, ReplyTo, Work};
+use crate::node::tasks::{Redirecting, Task};
 use crate::pod::redirection::{self, Redirection};
 use crate::pod::types::Pod as Object;
-use crate::sys::netns::{Netns, NetnsId};
+use crate::sys::netns::Netns;
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// A namespace that is being programmed, and who waits for it.
-pub(super) struct Redirecting {
-    uid: String,
-    netns: NetnsId,
-    /// With whether they want to know what was decided.
-    waiting: Vec<(ReplyTo, bool)>,
-    /// The pod was broken, and this repairs it.
-    repairs: bool,
-}
 
 impl State {
     /// An ADD of a pod that has a sidecar, into a namespace that is not the host's.
@@ -84,7 +76,7 @@ impl State {
     pub(super) fn redirected(&mut self, task: Redirecting, result: Result<()>) {
         let Redirecting { uid, waiting, repairs, .. } = task;
         if repairs {
-            self.repaired(&uid, super::repair::end_of(&result));
+            self.repaired(&uid, end_of(&result));
         }
         match result {
             Ok(()) if waiting.is_empty() => {}

@@ -1,12 +1,12 @@
 //! What `GET /status` and `GET /explain` show. Their JSON is for scripts, too: keys may be added, those that are there
 //! keep their meaning.
 
-use super::ztunnels::Standing;
 use super::{Node, State};
 use crate::cni::event::{Failure, code};
 use crate::node::event::Answer;
 use crate::node::pod::{Held, Job, Pod, Rules};
 use crate::node::redirection::{ANNOTATION, Redirection};
+use crate::node::ztunnels::Standing;
 use crate::pod::decision::Step;
 use crate::pod::explanation::{Explanation, explain};
 use crate::pod::types::{PodName, StringMap};

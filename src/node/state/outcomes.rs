@@ -1,53 +1,9 @@
-//! Work that is handed out, and what comes of it.
+//! What comes of work that was handed out.
 
-use super::sidecar::Redirecting;
-use super::{Node, Phase, State};
-use crate::node::event::{Action, Answer, Outcome, ReplyTo, TaskId, Work};
+use super::{Phase, State};
+use crate::node::event::{Action, Answer, Outcome, TaskId};
 use crate::node::pod::Job;
-use crate::sys::netns::{Netns, NetnsId};
-use std::sync::Arc;
-
-/// Work that is not of one pod.
-pub(super) enum Task {
-    /// The namespace of an unknown sandbox is being cleaned; who asked for it is answered then.
-    Clean(Arc<Netns>, Option<ReplyTo>),
-    /// These pods are being looked for: uid, and the pod's generation when the search began.
-    Walk(Vec<(String, u64)>),
-    /// The paths of sandboxes that are no longer valid are being looked at.
-    Probe(ReplyTo),
-    /// The namespaces of these pods are being compared with those of their processes: uid and generation.
-    Compare(Vec<(String, u64)>),
-    /// The host's side is being looked at.
-    Host,
-    /// The namespaces of these broken pods are being looked for.
-    Seek(Vec<String>),
-    /// Whether a namespace is redirected to its sidecar is being looked at, for whoever asked.
-    Inspect(ReplyTo),
-    /// A namespace is being redirected to a sidecar.
-    Redirect(Redirecting),
-}
-
-impl Node {
-    /// Hands work out and returns its number.
-    pub(super) fn start(&mut self, work: Work) -> TaskId {
-        self.last_task += 1;
-        let id = TaskId(self.last_task);
-        self.out.push(Action::Work(id, work));
-        id
-    }
-
-    /// Hands out work that is not of one pod.
-    pub(super) fn start_task(&mut self, work: Work, task: Task) -> TaskId {
-        let id = self.start(work);
-        self.tasks.insert(id, task);
-        id
-    }
-
-    /// Whether the namespace of an unknown sandbox is being cleaned.
-    pub(super) fn is_being_cleaned(&self, id: NetnsId) -> bool {
-        self.tasks.values().any(|task| matches!(task, Task::Clean(netns, _) if netns.id() == id))
-    }
-}
+use crate::node::tasks::Task;
 
 impl State {
     /// A worker has finished.

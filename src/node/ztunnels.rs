@@ -1,12 +1,10 @@
 //! Who gets which request: adds go to the newest connection only, deletes to all.
 
-use super::State;
+use super::event::Action;
 use crate::error::{Error, Result};
 use crate::metrics;
-use crate::node::event::Action;
-use crate::node::pod::{Pod, Rules};
 use crate::sys::netns::{Netns, NetnsId};
-use crate::zds::server::{ConnectionId, Notice, Request, WorkloadInfo};
+use crate::zds::server::{ConnectionId, Request, WorkloadInfo};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
@@ -63,6 +61,32 @@ impl Ztunnels {
     fn newest(&mut self) -> Option<(ConnectionId, &mut Connection)> {
         let (id, connection) = self.connections.iter_mut().next_back()?;
         connection.open.then_some((*id, connection))
+    }
+
+    /// A ztunnel waits for its snapshot.
+    pub(super) fn connected(&mut self, id: ConnectionId) {
+        self.gone_since = None;
+        self.connections.insert(id, Connection::default());
+        self.count();
+    }
+
+    /// A ztunnel is gone.
+    pub(super) fn disconnected(&mut self, id: ConnectionId, now: Instant) {
+        self.connections.remove(&id);
+        self.count();
+        if self.connections.is_empty() {
+            self.gone_since = Some(now);
+        }
+    }
+
+    /// A ztunnel gets these as its snapshot; returns whether it is still there.
+    pub(super) fn snapshot(&mut self, id: ConnectionId, items: &[Request]) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        connection.open = true;
+        for item in items {
+            connection.told.entry(uid_of(item).to_owned()).or_default().note(item);
+        }
+        true
     }
 
     fn count(&self) {
@@ -151,7 +175,7 @@ impl Ztunnels {
         newest.and_then(|newest| newest.told.get(uid)).is_some_and(|told| matches!(told.answer, Some(Err(_))))
     }
 
-    fn answered(&mut self, id: ConnectionId, request: &Request, result: Result<()>) {
+    pub(super) fn answered(&mut self, id: ConnectionId, request: &Request, result: Result<()>) {
         let uid = uid_of(request);
         let Some(told) = self.connections.get_mut(&id).and_then(|connection| connection.told.get_mut(uid)) else {
             return;
@@ -189,83 +213,12 @@ impl Told {
     }
 }
 
-fn add(uid: &str, info: &WorkloadInfo, netns: &Arc<Netns>) -> Request {
+pub(super) fn add(uid: &str, info: &WorkloadInfo, netns: &Arc<Netns>) -> Request {
     Request::Add { uid: uid.to_owned(), info: info.clone(), netns: Arc::clone(netns) }
 }
 
-fn uid_of(request: &Request) -> &str {
+pub(super) fn uid_of(request: &Request) -> &str {
     match request {
         Request::Add { uid, .. } | Request::Keep { uid } | Request::Del { uid } => uid,
-    }
-}
-
-impl State {
-    pub(super) fn ztunnel(&mut self, notice: Notice) {
-        match notice {
-            Notice::Connected(id) => {
-                log::debug!(connection = id.0; "ztunnel waits for its snapshot");
-                self.node.ztunnels.gone_since = None;
-                self.node.ztunnels.connections.insert(id, Connection::default());
-                self.node.ztunnels.count();
-                if !self.node.is_starting() {
-                    self.send_snapshot(id);
-                    self.advance_all();
-                }
-            }
-            Notice::SnapshotDone(id) => {
-                log::info!(connection = id.0; "ztunnel has its snapshot");
-            }
-            Notice::Answered { connection, request, result } => {
-                let uid = uid_of(&request).to_owned();
-                let refused = result.is_err() && matches!(request, Request::Add { .. });
-                self.node.ztunnels.answered(connection, &request, result);
-                if refused {
-                    let jitter = (self.node.jitter)();
-                    if let Some(pod) = self.pods.get_mut(&uid) {
-                        pod.failed(self.node.now, jitter);
-                    }
-                }
-                self.advance(&uid);
-            }
-            Notice::Disconnected(id, why) => {
-                log::debug!(connection = id.0; "ztunnel is gone: {why}");
-                self.node.ztunnels.connections.remove(&id);
-                self.node.ztunnels.count();
-                if self.node.ztunnels.connections.is_empty() {
-                    self.node.ztunnels.gone_since = Some(self.node.now);
-                }
-                self.advance_all();
-            }
-        }
-    }
-
-    /// Every pod that is enrolled, with its namespace where that is known: a pod that is not named loses its proxy.
-    pub(super) fn send_snapshot(&mut self, id: ConnectionId) {
-        let items: Vec<Request> = self.pods.iter().filter_map(|pod| self.snapshot_item(pod)).collect();
-        let Some(connection) = self.node.ztunnels.connections.get_mut(&id) else { return };
-        connection.open = true;
-        for item in &items {
-            let acknowledged = |pod: &Pod| pod.held().is_some_and(|held| held.is_acknowledged());
-            if matches!(item, Request::Add { uid, .. } if self.pods.get(uid).is_some_and(acknowledged)) {
-                metrics::VERIFICATION_REPAIRS.inc(["ztunnel"]);
-            }
-            connection.told.entry(uid_of(item).to_owned()).or_default().note(item);
-        }
-        log::debug!(connection = id.0, pods = items.len(); "snapshot");
-        self.node.out.push(Action::Snapshot(id, items));
-    }
-
-    fn snapshot_item(&self, pod: &Pod) -> Option<Request> {
-        let goal = self.node.goal(pod)?;
-        let sandbox = pod.sandbox();
-        match sandbox.held() {
-            Some(held) if held.is_established() && *held.rules() != Rules::None => {
-                Some(add(pod.uid(), &goal.info, held.netns()))
-            }
-            None if sandbox.is_recalled() || (pod.published().is_some() && !sandbox.is_torn_down()) => {
-                Some(Request::Keep { uid: pod.uid().to_owned() })
-            }
-            _ => None,
-        }
     }
 }
