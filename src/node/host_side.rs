@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Between the first tries to put the host's side in place.
 const RETRY: Duration = Duration::from_secs(2);
-/// So many tries come quickly.
+/// The number of tries that come quickly.
 const TRIES: u32 = 10;
 /// Between tries after those, and between looks where verification is off.
 const PAUSE: Duration = Duration::from_secs(30);

@@ -24,7 +24,7 @@ impl Pods {
         self.by_uid.get(uid)
     }
 
-    /// The same, to change it.
+    /// The pod of a uid, to change it.
     pub fn get_mut(&mut self, uid: &str) -> Option<&mut Pod> {
         self.by_uid.get_mut(uid)
     }
@@ -58,7 +58,7 @@ impl Pods {
         self.by_uid.values()
     }
 
-    /// The same, to change them.
+    /// All of them, to change them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pod> {
         self.by_uid.values_mut()
     }

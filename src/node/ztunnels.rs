@@ -21,7 +21,7 @@ pub(super) struct Ztunnels {
 struct Connection {
     /// The snapshot was handed over: requests may follow.
     open: bool,
-    /// By uid.
+    /// What it was told of each pod, by uid.
     told: HashMap<String, Told>,
 }
 

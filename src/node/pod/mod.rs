@@ -54,6 +54,8 @@ pub(super) struct Pod {
     search: Search,
     report: Report,
     retry: Backoff,
+    /// How often in a row rules could not be taken out.
+    stuck: u32,
     /// What is on disk about it.
     record: Option<Record>,
     published: Option<Redirection>,
@@ -101,6 +103,7 @@ impl Pod {
             search: Search::default(),
             report: Report::default(),
             retry: probes::BACKOFF,
+            stuck: 0,
             record: None,
             published: None,
             outside: false,
@@ -312,10 +315,16 @@ impl Pod {
         self.retry.blocked(now)
     }
 
-    /// Work has failed; returns how often in a row.
-    pub fn failed(&mut self, now: Instant, jitter: f64) -> u32 {
+    /// Work has failed.
+    pub fn failed(&mut self, now: Instant, jitter: f64) {
         self.retry.failed(now, jitter);
-        self.retry.failures()
+    }
+
+    /// Rules could not be taken out; returns how often in a row.
+    pub fn not_cleaned(&mut self, now: Instant, jitter: f64) -> u32 {
+        self.retry.failed(now, jitter);
+        self.stuck += 1;
+        self.stuck
     }
 
     /// Work has succeeded.
@@ -460,6 +469,7 @@ impl Pod {
     /// The rules are out of this namespace, or it is not worth more tries.
     pub fn cleaned(&mut self, id: NetnsId) {
         self.retry.reset();
+        self.stuck = 0;
         self.sandbox.cleaned(id);
     }
 

@@ -68,8 +68,7 @@ pub(in crate::node) enum Rules {
 }
 
 impl Held {
-    fn new(netns: Arc<Netns>, rules: Rules) -> Self {
-        let established = rules != Rules::None;
+    fn new(netns: Arc<Netns>, rules: Rules, established: bool) -> Self {
         let preceding = PrecedingRules::default();
         Held { netns, rules, established, acknowledged: false, strayed: false, verify_at: None, preceding }
     }
@@ -233,10 +232,8 @@ impl Sandbox {
     pub fn replace(&mut self, netns: Arc<Netns>, location: Location) -> bool {
         let new = self.netns().is_none_or(|held| held.id() != netns.id());
         if new {
-            self.let_go();
-            self.leftovers.retain(|leftover| leftover.id() != netns.id());
+            self.hold(netns, Rules::None, false);
             self.generation += 1;
-            self.phase = Phase::Held(Held::new(netns, Rules::None));
         }
         self.location = Some(location);
         new
@@ -260,16 +257,15 @@ impl Sandbox {
             (Phase::Recalled, false) => Rules::Uncertain,
             _ => Rules::None,
         };
-        self.let_go();
-        self.phase = Phase::Held(Held::new(netns, rules));
+        let established = rules != Rules::None;
+        self.hold(netns, rules, established);
         self.location.get_or_insert_with(|| Location::unknown(settings));
     }
 
     /// The pod's processes live in this namespace, and no longer in the one that is held.
     pub fn moved(&mut self, netns: Arc<Netns>) {
-        self.let_go();
+        self.hold(netns, Rules::None, false);
         self.generation += 1;
-        self.phase = Phase::Held(Held::new(netns, Rules::None));
         if let Some(location) = &mut self.location {
             // They lead to the old one.
             location.path.clear();
@@ -339,6 +335,14 @@ impl Sandbox {
         if let Some(location) = &mut self.location {
             location.ips = ips.to_vec();
         }
+    }
+
+    /// Holds another namespace. One that was given up before, and is not clean, may still have rules.
+    fn hold(&mut self, netns: Arc<Netns>, rules: Rules, established: bool) {
+        self.let_go();
+        let left = self.leftovers.extract_if(.., |leftover| leftover.id() == netns.id()).count() > 0;
+        let rules = if left && rules == Rules::None { Rules::Uncertain } else { rules };
+        self.phase = Phase::Held(Held::new(netns, rules, established));
     }
 
     /// What is, or may be, in the namespace that is held becomes a leftover.

@@ -2,8 +2,8 @@
 
 use super::State;
 use crate::node::event::Action;
-use crate::node::pods::Pods;
 use crate::node::publish::event_recorder::PodEvent;
+use crate::sys::netns::NetnsId;
 
 impl State {
     /// Compares what should be with what is, and takes the next step.
@@ -12,7 +12,12 @@ impl State {
             // What the source has not told yet is not gone.
             return;
         }
-        let taken = self.evict(uid);
+        self.evict(uid);
+        self.take_step(uid);
+    }
+
+    fn take_step(&mut self, uid: &str) {
+        let taken = self.contested(uid).is_some();
         let Some(pod) = self.pods.get_mut(uid) else { return };
         pod.woken();
         self.node.expire(pod);
@@ -28,6 +33,7 @@ impl State {
                 }
             }
         }
+        self.node.answer_checks(pod);
         if let Some(message) = pod.take_event()
             && self.node.config.cluster
             && pod.object().is_some()
@@ -47,30 +53,34 @@ impl State {
         self.pods.remove_if_over(uid);
     }
 
-    /// Makes another pod let go of the namespace that a pod is to be enrolled in. Returns whether somebody still has
-    /// it: a pod, or a cleaning that is under way.
-    fn evict(&mut self, uid: &str) -> bool {
-        let Some(pod) = self.pods.get(uid) else { return false };
-        let Some(netns) = pod.sandbox().netns().filter(|_| pod.job().is_none()) else { return false };
-        if self.node.goal(pod).is_none() {
-            return false;
-        }
-        let (id, name) = (netns.id(), pod.name().clone());
-        if self.node.is_being_cleaned(id) {
-            return true;
-        }
-        let other = |pods: &Pods| pods.find(|other| other.uid() != uid && other.sandbox().holds(id));
-        let Some(holder) = other(&self.pods) else { return false };
+    /// Makes another pod let go of the namespace that a pod is to be enrolled in.
+    fn evict(&mut self, uid: &str) {
+        let Some((id, Some(holder))) = self.contested(uid) else { return };
+        let name = self.pods.get(uid).map(|pod| pod.name().to_string()).unwrap_or_default();
         if let Some(holder) = self.pods.get_mut(&holder)
             && holder.sandbox().netns().is_some_and(|held| held.id() == id)
         {
             holder.warn(format!("the namespace of this pod now belongs to {name}"));
             holder.tear_down(None, self.node.now);
         }
-        self.advance(&holder);
-        other(&self.pods).is_some()
+        // It does not evict in turn: two pods that have something in each other's namespace would never end.
+        self.take_step(&holder);
     }
 
+    /// The namespace that a pod is to be enrolled in, if somebody else still has it: a pod, or a cleaning that is under
+    /// way.
+    fn contested(&self, uid: &str) -> Option<(NetnsId, Option<String>)> {
+        let pod = self.pods.get(uid).filter(|pod| pod.job().is_none())?;
+        let id = pod.sandbox().netns()?.id();
+        self.node.goal(pod)?;
+        if self.node.is_being_cleaned(id) {
+            return Some((id, None));
+        }
+        let holder = self.pods.find(|other| other.uid() != uid && other.sandbox().holds(id))?;
+        Some((id, Some(holder)))
+    }
+
+    /// Compares all pods.
     pub(super) fn advance_all(&mut self) {
         for uid in self.pods.uids(|_| true) {
             self.advance(&uid);

@@ -77,7 +77,7 @@ impl State {
         }
         match opened {
             // A kill may have come between the rules and everything that could tell of them.
-            Some(netns) if self.pods.holder(netns.id()).is_none() => {
+            Some(netns) if self.pods.holder(netns.id()).is_none() && !self.node.is_being_cleaned(netns.id()) => {
                 self.node.start_task(Work::Remove(Arc::clone(&netns)), Task::Clean(netns, Some(reply)));
             }
             _ => self.node.out.push(Action::Reply(reply, Answer::Done)),

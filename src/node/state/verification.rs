@@ -29,6 +29,22 @@ impl Node {
         }
     }
 
+    /// Answers CHECKs of a pod whose sandbox has gone while they waited: nothing is left to look at.
+    pub(super) fn answer_checks(&mut self, pod: &mut Pod) {
+        if pod.held().is_some() || pod.job().is_some() || !pod.waits().has_checks() {
+            return;
+        }
+        let wanted = self.goal(pod).is_some();
+        for reply in pod.waiting().take_checks() {
+            if wanted {
+                let message = "the pod should be in the mesh, and its sandbox is not known any more".to_owned();
+                self.refuse(reply, code::AGENT_REFUSED, message);
+            } else {
+                self.out.push(Action::Reply(reply, Answer::Done));
+            }
+        }
+    }
+
     fn verdict(&mut self, pod: &mut Pod, result: Result<Differences>) -> Option<Failure> {
         let differences = match result {
             Ok(differences) => differences,

@@ -58,7 +58,7 @@ impl Node {
     /// Rules were taken out of a namespace, or not.
     pub(super) fn removed(&mut self, pod: &mut Pod, netns: NetnsId, result: Result<()>) {
         if let Err(e) = result {
-            let failures = pod.failed(self.now, (self.jitter)());
+            let failures = pod.not_cleaned(self.now, (self.jitter)());
             pod.warn(format!("the traffic rules could not be taken out: {e}"));
             let held = pod.held().is_some_and(|held| held.netns().id() == netns);
             if held || failures < TRIES {
@@ -87,9 +87,7 @@ impl Node {
                 pod.recorded_as(record);
                 pod.succeeded();
             }
-            Err(_) => {
-                pod.failed(self.now, (self.jitter)());
-            }
+            Err(_) => pod.failed(self.now, (self.jitter)()),
         }
     }
 }

@@ -34,23 +34,7 @@ install/mod.rs
 install/plan.rs
 install/plan/runtime.rs
 
-node/event.rs
-node/memory.rs
 
-node/state.rs
-node/state/enrolment.rs
-node/state/host.rs
-node/state/identity.rs
-node/state/outside.rs
-node/state/pods.rs
-node/state/preceding.rs
-node/state/repair.rs
-node/state/requests.rs
-node/state/search.rs
-node/state/sidecar.rs
-node/state/view.rs
-node/state/withdrawal.rs
-node/state/ztunnels.rs
 
 rules/host.rs
 rules/inpod.rs
