@@ -4,6 +4,7 @@
 //! in this order of precedence; a wrong value ends the process before any thread starts, naming the option, the value
 //! and what is allowed. The functions that follow it hand each module its part.
 
+pub mod certificates;
 pub mod doctor;
 pub mod iptables;
 pub mod option;

@@ -5,6 +5,8 @@ use crate::ca::client::{self, Client};
 use crate::ca::renewer::{self, Renewer};
 use crate::certificate::roots::Roots;
 use crate::error::Result;
+use crate::invalid;
+use crate::sds::external::{self, Stale};
 use crate::sds::files::{self, Files, Handle, Reader};
 use crate::sds::resource::{ROOTS, Resource, WORKLOAD};
 use crate::sds::server::{self, Server};
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Files that hold the workload's certificate where somebody else provides it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadFiles {
     /// Chain, PEM.
     pub chain: PathBuf,
@@ -38,6 +40,22 @@ impl WorkloadFiles {
     }
 }
 
+/// The socket for Envoy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Socket {
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Its name there. Another one than [`OWN_SOCKET`] says that somebody else serves it.
+    pub name: String,
+    /// How long somebody else's socket is waited for.
+    pub wait: Duration,
+    /// The socket for certificates in files, where somebody else serves the workload's.
+    pub files: PathBuf,
+}
+
+/// The name of the socket that we serve.
+pub const OWN_SOCKET: &str = "socket";
+
 /// Where certificates come from and who gets them.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -45,10 +63,14 @@ pub struct Options {
     pub authority: Option<(client::Options, renewer::Options)>,
     /// Files that win over the authority.
     pub files: WorkloadFiles,
+    /// Files that take the place of the authority and of those, when all are there at the start.
+    pub provided: WorkloadFiles,
+    /// They have to be there.
+    pub must_be_provided: bool,
     /// How files are read.
     pub reading: files::Options,
     /// The socket for Envoy; nothing where there is no Envoy.
-    pub socket: Option<server::Options>,
+    pub socket: Option<Socket>,
     /// Where else certificates go.
     pub settings: Settings,
 }
@@ -62,40 +84,62 @@ pub struct Certificates {
     renewer: Option<Renewer>,
     _server: Option<Server>,
     _reader: Reader,
+    files_only: bool,
 }
 
 impl Certificates {
-    /// Begins to obtain certificates, so that they are there before anybody asks, and to serve them.
+    /// Begins to obtain certificates, so that they are there before anybody asks, and to serve them. Fails when somebody
+    /// else's socket is not served in time, when files are missing that have to be there, and when the authority's
+    /// address is none.
     pub fn start(options: Options) -> Result<Self> {
-        let Options { authority, files, reading, socket, settings } = options;
+        let Options { mut authority, mut files, provided, must_be_provided, reading, socket, mut settings } = options;
+        let external = match &socket {
+            Some(socket) => is_external(socket)?,
+            None => false,
+        };
+        if provided.are_there() {
+            log::info!("workload certificate files detected");
+            (files, authority) = (provided, None);
+        } else if must_be_provided {
+            return Err(invalid!("the workload's certificate, key and roots are not all in {provided:?}"));
+        }
+        let output = settings.output.as_ref().map(|output| output.directory());
+        // What we write ourselves is no source, or it would never be renewed.
+        let own = output.is_some_and(|output| files.chain.parent().is_some_and(|dir| is_same(dir, output)));
+        settings.files_only = authority.is_none();
+        let revoked = settings.revoked.clone();
+
         let store = Store::new();
-        let secrets = Arc::new(Secrets::new(store.clone(), settings.clone()));
+        let secrets = Arc::new(Secrets::new(store.clone(), settings));
         let told = secrets.clone();
         let reader = Reader::start(reading, move |name, notice| told.read(name, notice))?;
-        // What we write ourselves is no source, or it would never be renewed.
-        let output = settings.output.as_ref().map(|output| output.directory());
-        let own = output.is_some_and(|output| files.chain.parent().is_some_and(|dir| is_same(dir, output)));
-        if !own {
-            reader.watch(WORKLOAD, files.pair());
-            reader.watch(ROOTS, Files::Roots(files.roots.clone()));
-        }
-        if let Some(path) = settings.revoked {
-            reader.watch(REVOKED, Files::Existing(path));
-        }
         let asked = reader.handle();
         store.on_demand(move |name, wanted| demand(&asked, name, wanted));
-        let renewer = match authority {
-            Some((client, options)) if own || !files.are_there() => {
-                let told = secrets.clone();
-                Some(Renewer::start(options, Client::new(client)?, move |notice| told.renewed(notice))?)
-            }
-            _ => {
-                log::info!("workload certificate files detected");
-                None
-            }
+        let (server, files_only) = match socket {
+            None => (None, false),
+            Some(socket) => serve(socket, external, &store)?,
         };
-        let server = socket.map(|socket| Server::start(socket, store)).transpose()?;
-        Ok(Certificates { secrets, renewer, _server: server, _reader: reader })
+        let mut renewer = None;
+        if !files_only {
+            if !own {
+                reader.watch(WORKLOAD, files.pair());
+                reader.watch(ROOTS, Files::Roots(files.roots.clone()));
+            }
+            if let Some(path) = revoked {
+                reader.watch(REVOKED, Files::Existing(path));
+            }
+            if let Some((client, options)) = authority.filter(|_| own || !files.are_there()) {
+                let told = secrets.clone();
+                renewer = Some(Renewer::start(options, Client::new(client)?, move |notice| told.renewed(notice))?);
+            }
+        }
+        Ok(Certificates { secrets, renewer, _server: server, _reader: reader, files_only })
+    }
+
+    /// Whether somebody else serves the workload's certificate, and we those in files alone: Envoy has to be told
+    /// (`file-credential` in the node's metadata).
+    pub fn files_only(&self) -> bool {
+        self.files_only
     }
 
     /// Takes the trust bundle of the mesh, PEM. Changed roots are told at once, and the certificate is renewed soon
@@ -111,6 +155,33 @@ impl Certificates {
             renewer.renew_after(SPREAD.mul_f64(random::fraction()));
         }
     }
+}
+
+/// Whether somebody else serves the workload's socket.
+fn is_external(socket: &Socket) -> Result<bool> {
+    let path = socket.directory.join(&socket.name);
+    if socket.name == OWN_SOCKET {
+        return external::is_served(&path, Stale::Remove);
+    }
+    if external::wait_until_served(&path, socket.wait)? {
+        return Ok(true);
+    }
+    let (path, wait) = (path.display(), socket.wait);
+    Err(invalid!("nobody serves the socket {path}, which WORKLOAD_IDENTITY_SOCKET_FILE names, within {wait:?}"))
+}
+
+/// Serves the workload's socket, or that for files; returns whether it is the latter.
+fn serve(socket: Socket, external: bool, store: &Arc<Store>) -> Result<(Option<Server>, bool)> {
+    if !external {
+        match Server::start(server::Options::new(socket.directory.join(OWN_SOCKET)), store.clone()) {
+            Ok(server) => return Ok((Some(server), false)),
+            Err(e) => {
+                log::warn!(error:% = e; "the workload's socket is not ours to make; only certificates in files are served")
+            }
+        }
+    }
+    let server = Server::start(server::Options::new(socket.files), store.clone())?;
+    Ok((Some(server), true))
 }
 
 /// Somebody begins or ceases to watch a secret.

@@ -1,6 +1,6 @@
 //! Where certificates come from and who gets them, with an authority in this process.
 
-use super::certificates::{Certificates, Options, WorkloadFiles};
+use super::certificates::{Certificates, Options, Socket, WorkloadFiles};
 use super::secrets::{Secrets, Settings};
 use crate::ca::client::{self, Trust};
 use crate::ca::output::{CHAIN, KEY, Output, ROOTS};
@@ -16,7 +16,7 @@ use crate::certificate::{csr, pair};
 use crate::error::Error;
 use crate::h2::Headers;
 use crate::sds::files::{self, Content};
-use crate::sds::server;
+use crate::sds::server::{self, Server};
 use crate::sds::store::{Inbox, Store};
 use crate::sds::wire::{Data, Kind, Secret};
 use crate::sys::clock;
@@ -206,7 +206,14 @@ fn mesh(lifetime: Duration, output: &str) -> Mesh {
         authority: Some((client, renewal)),
         files: WorkloadFiles { chain: file(CHAIN), key: file(KEY), roots: file(ROOTS) },
         reading: files::Options { settle: Duration::from_millis(30), ..files::Options::default() },
-        socket: Some(server::Options::new(at("socket"))),
+        provided: WorkloadFiles { chain: at("provided/c"), key: at("provided/k"), roots: at("provided/r") },
+        must_be_provided: false,
+        socket: Some(Socket {
+            directory: at("sds"),
+            name: "socket".to_owned(),
+            wait: Duration::ZERO,
+            files: at("files/files-socket"),
+        }),
         settings: Settings { output: Some(Output::new(at(output), false)), ..Settings::default() },
     };
     Mesh { issuer, asked, dir, options }
@@ -246,7 +253,7 @@ fn one_request_at_the_start_and_files_for_others() {
     let (chain, roots) = eventually("files are written", || pair_in(&output));
     assert!(chain.contains(&mesh.issuer.0.pem().replace("\r\n", "\n")), "the root is part of the chain");
     assert!(Roots::read(roots.as_bytes()).roots.same_members(&roots_of(&mesh.issuer)));
-    assert!(mesh.dir.path().join("socket").exists());
+    assert!(mesh.dir.path().join("sds/socket").exists() && !certificates.files_only());
     // What istiod says of roots right after the start is what is known.
     certificates.trust(mesh.issuer.0.pem().as_bytes());
     clock::sleep(Duration::from_millis(300));
@@ -289,4 +296,44 @@ fn files_that_are_there_need_no_authority() {
     write(&files.key, &key.serialize_pem());
     eventually("a change is passed on", || pair_in(&output).filter(|(chain, _)| *chain == next));
     assert_eq!(*lock(&mesh.asked), 0);
+}
+
+#[test]
+fn provided_files_take_the_place_of_the_authority() {
+    let mesh = mesh(Duration::from_secs(3600), "output");
+    let (chain, key) = mesh.issuer.pair("workload", clock::wall() + SOON * 100);
+    let (provided, output) = (mesh.options.provided.clone(), mesh.dir.path().join("output"));
+    let mut options = Options { must_be_provided: true, ..mesh.options };
+    let e = Certificates::start(options.clone()).map(|_| ()).unwrap_err();
+    assert!(e.to_string().contains("are not all in"), "{e}");
+    std::fs::create_dir_all(provided.chain.parent().unwrap()).unwrap();
+    write(&provided.chain, &chain);
+    write(&provided.key, &key.serialize_pem());
+    write(&provided.roots, &mesh.issuer.0.pem());
+    options.must_be_provided = false;
+    let _certificates = Certificates::start(options).unwrap();
+    let (written, _) = eventually("files are passed on", || pair_in(&output));
+    assert_eq!((written, *lock(&mesh.asked)), (chain, 0));
+}
+
+#[test]
+fn somebody_elses_socket_is_left_to_them() {
+    let mesh = mesh(Duration::from_secs(3600), "output");
+    let (dir, mut options) = (mesh.dir.path().to_path_buf(), mesh.options.clone());
+    options.socket.as_mut().unwrap().name = "spire".to_owned();
+    let e = Certificates::start(options.clone()).map(|_| ()).unwrap_err();
+    assert!(e.to_string().contains("nobody serves the socket"), "{e}");
+    let _theirs = Server::start(server::Options::new(dir.join("sds/spire")), Store::new()).unwrap();
+    let certificates = Certificates::start(options).unwrap();
+    assert!(certificates.files_only() && dir.join("files/files-socket").exists());
+    assert!(!dir.join("sds/socket").exists());
+    drop(certificates);
+
+    // Under our own name, too.
+    let theirs = Server::start(server::Options::new(dir.join("sds/socket")), Store::new()).unwrap();
+    assert!(Certificates::start(mesh.options.clone()).unwrap().files_only());
+    drop(theirs);
+    assert!(!Certificates::start(mesh.options).unwrap().files_only());
+    clock::sleep(Duration::from_millis(300));
+    assert!(*lock(&mesh.asked) <= 1, "only in the end was there something to ask for");
 }
