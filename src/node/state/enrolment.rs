@@ -184,15 +184,6 @@ impl Node {
         }
     }
 
-    /// Publishes the pod's redirection unless that is what is published.
-    pub(super) fn publish(&mut self, pod: &mut Pod, redirection: Option<Redirection>) {
-        // The annotation went with the object.
-        let goes = pod.publish(redirection) && !(self.config.cluster && pod.object().is_none());
-        if goes {
-            self.out.push(Action::Publish(pod.uid().to_owned(), pod.name().clone(), redirection));
-        }
-    }
-
     /// Rules were put into a namespace, or not.
     pub(super) fn applied(
         &mut self,

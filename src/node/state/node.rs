@@ -4,6 +4,7 @@ use super::{Node, Phase};
 use crate::node::event::{Action, TaskId, Work};
 use crate::node::pod::{Pod, settings_of};
 use crate::node::records::NodeSettings;
+use crate::node::redirection::Redirection;
 use crate::node::tasks::Task;
 use crate::pod::decision::{Action as Decided, Decision, decide};
 use crate::pod::types::{Pod as Object, StringMap};
@@ -101,5 +102,14 @@ impl Node {
     /// Whether the namespace of an unknown sandbox is being cleaned.
     pub(super) fn is_being_cleaned(&self, id: NetnsId) -> bool {
         self.tasks.values().any(|task| matches!(task, Task::Clean(netns, _) if netns.id() == id))
+    }
+
+    /// Publishes the pod's redirection unless that is what is published.
+    pub(super) fn publish(&mut self, pod: &mut Pod, redirection: Option<Redirection>) {
+        // The annotation went with the object.
+        let goes = pod.publish(redirection) && !(self.config.cluster && pod.object().is_none());
+        if goes {
+            self.out.push(Action::Publish(pod.uid().to_owned(), pod.name().clone(), redirection));
+        }
     }
 }

@@ -119,14 +119,9 @@ install/plan.rs
 
 node/event.rs
 node/execute.rs
-node/memory.rs
 
 node/state.rs
-node/state/host.rs
-node/state/pods.rs
-node/state/requests.rs
 node/state/view.rs
-node/state/ztunnels.rs
 
 pod/failed_init.rs
 pod/query.rs
