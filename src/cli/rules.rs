@@ -9,9 +9,9 @@ use crate::pod::decision::{Action, decide};
 use crate::pod::object::Objects;
 use crate::pod::overrides;
 use crate::pod::redirection;
+use crate::rules::family::Family;
 use crate::rules::program::Purpose;
 use crate::rules::{host, inpod, nftables, render, ruleset::RuleSet, sidecar};
-use crate::sys::netlink::Family;
 use std::ffi::OsString;
 use std::path::PathBuf;
 

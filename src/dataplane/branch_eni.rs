@@ -7,10 +7,10 @@
 //!
 //! What is put in is remembered in a file before it is, so that it can be taken out when the interface is long gone.
 
+use super::policy::{self, LOCAL_TABLE, Match, PolicyRule};
 use crate::error::{Context, Kind, Result};
+use crate::rules::family::Family;
 use crate::sys::file::{self, Mode};
-use crate::sys::netlink::Family;
-use crate::sys::netlink::policy::{self, LOCAL_TABLE, Match, PolicyRule};
 use crate::sys::netns::Netns;
 use crate::sys::sync;
 use serde::{Deserialize, Serialize};

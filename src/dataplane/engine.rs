@@ -1,24 +1,29 @@
 //! The one mechanism by which every [`Program`] is applied, checked and removed: look at what the kernel holds, write
 //! only what differs, look again.
 
-use super::detect::{Firewall, takes_own_tables};
-use super::look::{Kernel, Part, Scope};
-use super::own::{self, Own};
-use super::probe_set;
+use super::backend::Backend;
+use super::differences::Differences;
+use super::look::{Kernel, Part};
+use super::nftables::tables::{self as own, Own};
+use super::reference::Reference;
+use super::scope::Scope;
+use super::trial::takes_own_tables;
 use super::visit::{Ipv6, Visit, Wanted};
-use super::xtables::{Programs, Variant};
+use super::xtables::detect::Firewall;
+use super::xtables::ipset;
+use super::xtables::programs::Programs;
+use super::xtables::variant::Variant;
 use crate::error::{Context, Error, Result};
 use crate::rules::diff::{Expected, Leftovers, Preceding};
+use crate::rules::family::Family;
 use crate::rules::nftables;
 use crate::rules::program::{Program, Purpose};
 use crate::rules::render::restore;
 use crate::rules::ruleset::RuleSet;
 use crate::sys::exec;
 use crate::sys::file;
-use crate::sys::netlink::Family;
 use crate::sys::netns::{Netns, Owner};
 use crate::sys::sync;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -37,15 +42,6 @@ pub struct Options {
     pub native_nftables: bool,
 }
 
-/// Where new rules go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backend {
-    /// Where this iptables keeps its rules.
-    Iptables(Variant),
-    /// Into tables of nf_tables of our own; no program is run.
-    Nftables,
-}
-
 /// What [`Engine::apply`] found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
@@ -53,15 +49,6 @@ pub enum Applied {
     AlreadyRight,
     /// Rules were written and verified.
     Written,
-}
-
-/// What a kernel that holds a program looks like.
-#[derive(Debug, Default)]
-pub struct Reference {
-    /// What iptables keeps, by family; IPv6 only where it works.
-    pub families: BTreeMap<Family, Expected>,
-    /// Tables of our own.
-    pub own: Own,
 }
 
 /// Detection is done once, references are cached per program.
@@ -75,31 +62,6 @@ pub struct Engine {
     lock_dir: PathBuf,
     /// The newest last. A list: there are few, and to hash a program takes longer than to compare it with these.
     references: Mutex<Vec<(Backend, Program, Arc<Reference>)>>,
-}
-
-/// What is not as it should be, one clause each.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Differences {
-    /// In the tables of the packet filter.
-    pub rules: Vec<String>,
-    /// Outside of them: policy rules, routes, addresses.
-    pub routes: Vec<String>,
-    /// The rules of others that packets come to before ours. They were there when ours were appended, or were put there
-    /// since; that alone is no difference, for it is not ours to move them.
-    pub preceding: Vec<Preceding>,
-}
-
-impl Differences {
-    /// All is as it should be.
-    pub fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.routes.is_empty()
-    }
-
-    /// Of any kind.
-    pub fn all(mut self) -> Vec<String> {
-        self.rules.append(&mut self.routes);
-        self.rules
-    }
 }
 
 impl Engine {
@@ -360,7 +322,7 @@ impl Engine {
         let commands = commands.collect::<Result<Vec<_>>>()?;
         let look = scratch.enter(|| {
             for set in sets.iter().filter(|set| set.uses_a_set()) {
-                probe_set::create(set.family)?;
+                ipset::create(set.family)?;
             }
             for result in exec::run_all(&commands) {
                 result?;

@@ -1,7 +1,8 @@
 //! Puts the rules, routes and rule-marks of a pod into its namespace, checks them and takes them out.
 
+pub use super::differences::Differences;
 use super::engine::Engine;
-pub use super::engine::{Applied, Differences, Options};
+pub use super::engine::{Applied, Options};
 use crate::error::{Context, Error, Kind, Result};
 use crate::rules::diff::{Leftovers, Preceding};
 use crate::rules::inpod::nothing;

@@ -1,13 +1,15 @@
 //! A look at all that a namespace's packet filters hold, in either variant and family. It makes nothing and starts no
 //! process.
 
-use super::xtables::Variant;
-use super::{legacy, nft, probe_set};
+use super::nftables::{decode, dump};
+use super::scope::Scope;
+use super::xtables::variant::Variant;
+use super::xtables::{ipset, legacy};
 use crate::error::{Context, Result};
-use crate::rules::nftables::{self, owned};
+use crate::rules::family::Family;
+use crate::rules::nftables::owned;
 use crate::rules::program::Purpose;
 use crate::rules::view::View;
-use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
 
@@ -32,13 +34,13 @@ impl Kernel {
 
     /// Asks, in a namespace that is thrown away.
     pub fn probe() -> Result<Self> {
-        Ok(Kernel { nft: Netns::scratch()?.enter(nft::is_there)?? })
+        Ok(Kernel { nft: Netns::scratch()?.enter(dump::is_there)?? })
     }
 
     /// Whether anybody put rules or chains into the calling thread's namespace in this variant.
     pub fn in_use(self, variant: Variant) -> Result<bool> {
         match variant {
-            Variant::Nft => Ok(self.nft && nft::in_use()?),
+            Variant::Nft => Ok(self.nft && dump::in_use()?),
             Variant::Legacy => Ok(legacy::in_use(Family::V4)? || legacy::in_use(Family::V6)?),
         }
     }
@@ -48,11 +50,11 @@ impl Kernel {
         let mut views = BTreeMap::new();
         let mut own = View::default();
         if self.nft && part.variants.contains(&Variant::Nft) {
-            let dump = nft::dump(scope, part.families)?;
-            let decoded = nft::decode(&dump, &probe_set::name_of).context("nf_tables")?;
+            let dumped = dump::dump(scope, part.families)?;
+            let decoded = decode::decode(&dumped, &ipset::name_of).context("nf_tables")?;
             views.extend(decoded.into_iter().map(|(family, view)| ((Variant::Nft, family), view)));
             if part.has_own() {
-                own = nft::decode_own(&dump, &owned(purpose)).context("nf_tables")?;
+                own = decode::decode_own(&dumped, &owned(purpose)).context("nf_tables")?;
             }
         }
         if part.variants.contains(&Variant::Legacy) {
@@ -82,34 +84,6 @@ impl Part<'_> {
     /// Our own tables, too, which are nf_tables' and of both families.
     pub fn has_own(&self) -> bool {
         self.variants.contains(&Variant::Nft) && self.families.len() == Part::ALL.families.len()
-    }
-}
-
-/// How much of a table is looked at.
-#[derive(Debug, Clone, Copy)]
-pub enum Scope {
-    /// All there is.
-    Everything,
-    /// The rules of these chains of one table. Which other chains there are is seen, but nothing in them.
-    Chains {
-        /// The table.
-        table: &'static str,
-        /// The chains.
-        chains: &'static [&'static str],
-        /// And those of these tables of nf_tables.
-        ours: &'static [&'static str],
-    },
-}
-
-impl Scope {
-    /// What a program of this purpose depends on. A host may have ten thousands of rules that are not ours.
-    pub fn of(purpose: Purpose) -> Self {
-        match purpose {
-            Purpose::Ambient | Purpose::Sidecar => Scope::Everything,
-            Purpose::Host => {
-                Scope::Chains { table: "nat", chains: &["POSTROUTING", "ISTIO_POSTRT"], ours: &[nftables::HOST_TABLE] }
-            }
-        }
     }
 }
 

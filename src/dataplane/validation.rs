@@ -6,7 +6,8 @@
 //! not.
 
 use crate::error::{Context, Error, Kind, Result};
-use crate::sys::netlink::{self, Family};
+use crate::rules::family::Family;
+use crate::sys::netlink;
 use crate::sys::{clock, file, tcp};
 use ipnet::Ipv4Net;
 use std::io::{Read, Write};

@@ -1,20 +1,26 @@
 //! One visit to a namespace: look, write what differs, look again. Everything here runs on a thread inside.
 
-use super::detect::Firewall;
-use super::engine::{Backend, Reference};
-use super::look::{Kernel, Look, Part, Scope};
-use super::own::{self, Own};
-use super::xtables::Variant;
-use super::{effect, nft};
+use super::backend::Backend;
+use super::effect;
+use super::look::{Kernel, Look, Part};
+use super::nftables::dump;
+use super::nftables::tables::{self as own, Own};
+use super::reference::Reference;
+use super::routing;
+use super::scope::Scope;
+use super::xtables::detect::Firewall;
+use super::xtables::variant::Variant;
 use crate::error::{Context, Error, Kind, Result};
 use crate::rules::diff::{Expected, Found, Leftovers, Preceding, has_chain_of, plain_jumps};
+use crate::rules::family::Family;
+use crate::rules::owned::owned;
 use crate::rules::program::{Effect, Program};
+use crate::rules::routing::{LocalRoute, MarkRule};
 use crate::rules::ruleset::TableName;
 use crate::rules::sidecar::Traces;
 use crate::sys::exec;
 use crate::sys::file;
-use crate::sys::netlink::attributes::family_number;
-use crate::sys::netlink::{self, Family, LocalRoute, MarkRule};
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -158,7 +164,7 @@ impl Visit<'_> {
 
     fn look_at<'w>(&self, wanted: &Wanted<'w>, part: Part<'_>, doubt: bool) -> Result<Survey<'w>> {
         let look = self.kernel.look(self.scope, self.program.purpose, part)?;
-        let owned = self.program.purpose.owned();
+        let owned = owned(self.program.purpose);
         let mut survey = Survey::default();
         let memory = self.learn(&look, wanted)?;
         survey.stale = self.stale_routing(&memory.traces, wanted)?;
@@ -239,10 +245,10 @@ impl Visit<'_> {
         let mut stale = Vec::new();
         for mark in traces.marks() {
             for &family in wanted.families.keys() {
-                for rule in netlink::rules_by_mark(family, mark)? {
+                for rule in routing::rules_by_mark(family, mark)? {
                     let route = LocalRoute { family, table: rule.table };
                     let both = Effect::routing((MarkRule { priority: None, ..rule }, route));
-                    if !self.program.wanted.contains(&both[0]) && netlink::has_route(route)? {
+                    if !self.program.wanted.contains(&both[0]) && routing::has_route(route)? {
                         stale.extend(both);
                     }
                 }
@@ -272,7 +278,7 @@ impl Visit<'_> {
         let (failures, added) = self.run_while(restores, || add.iter().try_for_each(effect::add), look);
         all_well(failures.into_iter().chain(added.err()).collect())?;
         for (family, table) in wake {
-            nft::wake(family_number(family), table.as_str())?;
+            dump::wake(family.number(), table.as_str())?;
         }
         let mut failures = self.run(elsewhere);
         if self.backend != Backend::Nftables {
@@ -311,7 +317,7 @@ impl Visit<'_> {
         if !self.program.purpose.has_conditional_hooks() {
             return Ok(memory);
         }
-        let owned = self.program.purpose.owned();
+        let owned = owned(self.program.purpose);
         for (&family, expected) in &wanted.families {
             for variant in Variant::ALL {
                 let view = look.view(variant, family);

@@ -8,7 +8,7 @@ use super::ruleset::{BuiltIn, Hook, Owned, Place, RuleSet, Table, TableName};
 use super::view::{RuleView, TableView, View};
 use crate::error::Result;
 use crate::invalid;
-use crate::sys::netlink::Family;
+use crate::rules::family::Family;
 use std::fmt;
 use std::sync::OnceLock;
 

@@ -1,9 +1,9 @@
 //! What is put into a network namespace for one purpose: rules by family, and what these need besides. A value: the
 //! same mechanism applies, checks and removes every program.
 
-use super::ruleset::{Owned, RuleSet};
-use super::{host, inpod, sidecar};
-use crate::sys::netlink::{Family, LocalRoute, MarkRule};
+use super::family::Family;
+use super::routing::{LocalRoute, MarkRule};
+use super::ruleset::RuleSet;
 use std::net::Ipv6Addr;
 
 /// What a program is for; decides what in a namespace is ours.
@@ -18,15 +18,6 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// The chains that may be there because of us, whatever the settings, with the plain jumps to them.
-    pub fn owned(self) -> &'static [Owned] {
-        match self {
-            Purpose::Ambient => inpod::OWNED,
-            Purpose::Sidecar => sidecar::OWNED,
-            Purpose::Host => host::OWNED,
-        }
-    }
-
     /// Rules of ours in built-in chains may be more than plain jumps: what earlier settings left is told by its form.
     pub fn has_conditional_hooks(self) -> bool {
         self == Purpose::Sidecar

@@ -3,7 +3,7 @@
 //! A backend renders this model; nothing here knows how a rule is written down. Matches keep their order, because the
 //! kernel keeps it and two rule sets are compared by what the kernel holds.
 
-use crate::sys::netlink::Family;
+use crate::rules::family::Family;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::ops::Not;

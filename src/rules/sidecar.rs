@@ -13,7 +13,8 @@ use super::ruleset::{
     conn_state, connmark, destination, from_port, group, in_interface, mark, out_interface, protocol, source, to_port,
     to_ports, user,
 };
-use crate::sys::netlink::{Family, LocalRoute, MarkRule};
+use crate::rules::family::Family;
+use crate::rules::routing::{LocalRoute, MarkRule};
 use Protocol::{Tcp, Udp};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -4,11 +4,11 @@ use super::pod::{
     VARIANTS, calls, counted_programs, every_settings, everything, foreign, plain, pod, programmer, routing, saved, sh,
 };
 use ferrule::dataplane::inpod::{Applied, InPod, Options};
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::error::Kind;
+use ferrule::rules::family::Family;
 use ferrule::rules::inpod::{Settings, rules};
 use ferrule::rules::render::restore;
-use ferrule::sys::netlink::Family;
 use ferrule::sys::netns::Netns;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use super::pod::{VARIANTS, everything, foreign, load, plain, pod, programmer, sh};
 use ferrule::dataplane::inpod::Applied;
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::rules::inpod::Settings;
 use ferrule::sys::netns::Netns;
 

@@ -1,9 +1,9 @@
 //! A network namespace to put rules into, and eyes that do not use the code under test.
 
 use crate::support::engine;
-use ferrule::dataplane::engine::Backend;
+use ferrule::dataplane::backend::Backend;
 use ferrule::dataplane::inpod::InPod;
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::rules::inpod::Settings;
 use ferrule::sys::netns::Netns;
 use std::net::Ipv4Addr;

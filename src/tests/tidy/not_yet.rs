@@ -20,12 +20,6 @@ cli/wait.rs
 config.rs
 config/table.rs
 
-dataplane/engine.rs
-dataplane/legacy.rs
-dataplane/look.rs
-dataplane/nft.rs
-dataplane/visit.rs
-
 install/conf.rs
 install/directory.rs
 install/entry.rs
@@ -51,11 +45,6 @@ node/state/view.rs
 node/state/withdrawal.rs
 node/state/ztunnels.rs
 
-rules/host.rs
-rules/inpod.rs
-rules/program.rs
-rules/sidecar.rs
-
 sys/netlink.rs
 sys/netlink/attributes.rs
 sys/netlink/socket.rs
@@ -77,7 +66,6 @@ tests/install/faults.rs
 
 /// Files that import what is not below them.
 pub(super) const FLOORS: &str = "
-rules/nftables/wire.rs
 ";
 
 /// Files that are long without a reason.
@@ -122,11 +110,12 @@ dataplane/engine.rs
 dataplane/host.rs
 dataplane/inpod.rs
 dataplane/look.rs
-dataplane/own.rs
+dataplane/nftables/tables.rs
 dataplane/procfs/cgroup.rs
 dataplane/validation.rs
 dataplane/visit.rs
-dataplane/xtables.rs
+dataplane/xtables/programs.rs
+dataplane/xtables/variant.rs
 
 install/conflict.rs
 install/keeper.rs
