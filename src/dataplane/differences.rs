@@ -1,6 +1,6 @@
 //! What an inspection of a namespace found not to be as it should be.
 
-use crate::rules::diff::Preceding;
+use crate::rules::preceding::Preceding;
 
 /// What is not as it should be, one clause each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -14,9 +14,10 @@ use super::xtables::ipset;
 use super::xtables::programs::Programs;
 use super::xtables::variant::Variant;
 use crate::error::{Context, Error, Result};
-use crate::rules::diff::{Expected, Leftovers, Preceding};
+use crate::rules::diff::{Expected, Leftovers};
 use crate::rules::family::Family;
 use crate::rules::nftables;
+use crate::rules::preceding::Preceding;
 use crate::rules::program::{Program, Purpose};
 use crate::rules::render::restore;
 use crate::rules::ruleset::RuleSet;
@@ -157,7 +158,8 @@ impl Engine {
                 visit.assume_no_effects(wanted, &mut survey);
             }
             if survey.differences.is_empty() {
-                return Ok((Applied::AlreadyRight, survey.preceding));
+                let policy = visit.preceding_policy_rules(wanted)?;
+                return Ok((Applied::AlreadyRight, [survey.preceding, policy].concat()));
             }
             let (had_ours, variants, before) = (survey.had_ours, survey.variants(), survey.preceding.clone());
             // What is outside the tables needs no second look: the kernel has acknowledged each.
@@ -167,11 +169,17 @@ impl Engine {
                     [] if !variants.iter().any(|variant| self.backend == Backend::Iptables(*variant)) => {
                         Ok((Applied::Written, before))
                     }
-                    [] => Ok((Applied::Written, [seen.preceding, survey.preceding].concat())),
+                    [] => {
+                        let after = seen.preceding.into_iter().chain(survey.preceding).filter(Preceding::is_rule);
+                        let chains = before.into_iter().filter(|one| !one.is_rule());
+                        Ok((Applied::Written, chains.chain(after).collect()))
+                    }
                     wrong => Err(Error::new(format_args!("after writing, {}", wrong.join("; ")))),
                 }
             });
-            written.map_err(|e| if had_ours { e } else { undo(visit, e) })
+            let (applied, before) = written.map_err(|e| if had_ours { e } else { undo(visit, e) })?;
+            let policy = visit.preceding_policy_rules(wanted)?;
+            Ok((applied, [before, policy].concat()))
         })
     }
 
@@ -187,7 +195,8 @@ impl Engine {
             let mut survey = visit.survey(wanted)?;
             let rules = std::mem::take(&mut survey.differences);
             visit.ask_effects(wanted, &mut survey)?;
-            Ok(Differences { rules, routes: survey.differences, preceding: survey.preceding })
+            let preceding = [survey.preceding, visit.preceding_policy_rules(wanted)?].concat();
+            Ok(Differences { rules, routes: survey.differences, preceding })
         })
     }
 
@@ -197,12 +206,20 @@ impl Engine {
     }
 
     /// Takes everything of ours out that a program of this purpose may have put there, in both variants and families;
-    /// goes on past failures and returns them joined. What is not there is no failure.
+    /// goes on past failures and returns them joined. What is not there is no failure. Ambient's rules are taken out only
+    /// where the rules themselves prove that they are ambient's; elsewhere nothing is touched, and a warning says why.
     pub fn remove(&self, netns: &Netns, program: &Program) -> Result<()> {
         let program = program.clone().emptied();
         let _alone = reserve(netns)?;
         let visit = self.visitor(netns, &program, Scope::Everything, Leftovers::Remove)?;
-        netns.enter(|| visit.remove())?
+        let ino = netns.id().ino;
+        netns.enter(|| match visit.objection()? {
+            Some(why) => {
+                log::warn!(netns = ino; "nothing is taken out of the network namespace: {why}");
+                Ok(())
+            }
+            None => visit.remove(),
+        })?
     }
 
     fn visit<T: Send>(

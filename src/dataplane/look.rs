@@ -8,7 +8,9 @@ use super::xtables::{ipset, legacy};
 use crate::error::{Context, Result};
 use crate::rules::family::Family;
 use crate::rules::nftables::owned;
+use crate::rules::preceding::Preceding;
 use crate::rules::program::Purpose;
+use crate::rules::provenance::objection;
 use crate::rules::view::View;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
@@ -48,13 +50,13 @@ impl Kernel {
     /// Looks at a part of the calling thread's namespace.
     pub fn look(self, scope: Scope, purpose: Purpose, part: Part<'_>) -> Result<Look> {
         let mut views = BTreeMap::new();
-        let mut own = View::default();
+        let (mut own, mut shared) = (View::default(), View::default());
         if self.nft && part.variants.contains(&Variant::Nft) {
             let dumped = dump::dump(scope, part.families)?;
             let decoded = decode::decode(&dumped, &ipset::name_of).context("nf_tables")?;
             views.extend(decoded.into_iter().map(|(family, view)| ((Variant::Nft, family), view)));
             if part.has_own() {
-                own = decode::decode_own(&dumped, &owned(purpose)).context("nf_tables")?;
+                (own, shared) = decode::decode_shared(&dumped, &owned(purpose)).context("nf_tables")?;
             }
         }
         if part.variants.contains(&Variant::Legacy) {
@@ -62,7 +64,7 @@ impl Kernel {
                 views.insert((Variant::Legacy, family), legacy::look(family, scope)?);
             }
         }
-        Ok(Look { views, own })
+        Ok(Look { views, own, shared })
     }
 }
 
@@ -92,6 +94,8 @@ impl Part<'_> {
 pub struct Look {
     views: BTreeMap<(Variant, Family), View>,
     own: View,
+    /// The other tables of nf_tables that IPv4 and IPv6 share.
+    shared: View,
 }
 
 impl Look {
@@ -99,6 +103,31 @@ impl Look {
     pub fn view(&self, variant: Variant, family: Family) -> &View {
         static NOTHING: View = View { tables: BTreeMap::new() };
         self.views.get(&(variant, family)).unwrap_or(&NOTHING)
+    }
+
+    /// The base chains of others that the kernel calls before those in which our chains redirect.
+    pub fn preceding(&self) -> Vec<Preceding> {
+        let ours = [Purpose::Ambient, Purpose::Sidecar].map(owned).concat();
+        let mut all = Preceding::base_chains("inet", &self.shared, |name| ours.contains(&name));
+        for (word, family) in [("ip", Family::V4), ("ip6", Family::V6)] {
+            let view = self.view(Variant::Nft, family);
+            all.extend(Preceding::base_chains(word, view, |name| dump::IPTABLES_TABLES.contains(&name)));
+        }
+        all
+    }
+
+    /// Why nothing of the ambient mesh may be taken out here.
+    pub fn objection(&self) -> Option<String> {
+        let native = View {
+            tables: self
+                .own
+                .tables
+                .iter()
+                .chain(&self.shared.tables)
+                .map(|(name, table)| (name.clone(), table.clone()))
+                .collect(),
+        };
+        objection(self.views.values(), &native)
     }
 
     /// The tables of nf_tables that are ours as a whole.

@@ -5,6 +5,7 @@
 
 use crate::error::{Context, Result};
 use crate::rules::family::Family;
+use crate::rules::preceding::Preceding;
 use crate::rules::routing::{LocalRoute, MarkRule};
 use crate::sys::netlink::attributes::{Attributes, put};
 use crate::sys::netlink::{RawMessage, change, dump, unless};
@@ -155,6 +156,25 @@ pub fn is_route(wanted: &LocalRoute, route: &RawMessage) -> bool {
 /// `struct rtmsg`.
 pub(super) fn route_header(family: Family, protocol: u8, scope: u8, kind: u8) -> [u8; 12] {
     [family.number(), 0, 0, 0, 0, protocol, scope, kind, 0, 0, 0, 0]
+}
+
+/// The policy rules of others to which packets come before they come to this one; none while this one is not there. The
+/// rule that looks the host's own addresses up (table `local`) is no other's.
+pub fn preceding(rule: MarkRule) -> Result<Vec<Preceding>> {
+    let found = dump(libc::RTM_GETRULE, &rule_header(rule.family, 0)).context("list policy rules")?;
+    let ours = found.iter().filter_map(parse_rule).filter(|other| is_rule(&rule, other)).filter_map(|it| it.priority);
+    let Some(ours) = ours.max() else { return Ok(Vec::new()) };
+    let other = |message: &RawMessage| {
+        let is_local = Lookup::parse(message)
+            .is_some_and(|it| it.to == 0 && it.conditions.is_empty() && it.table == u32::from(libc::RT_TABLE_LOCAL));
+        let family = message.payload.first().copied().and_then(Family::numbered)?;
+        let attributes = Attributes::parse(message.payload.get(RULE_HEADER..)?).ok()?;
+        let preference = attributes.get(fra::PRIORITY).and_then(|value| value.try_into().ok());
+        let preference = preference.map_or(0, u32::from_ne_bytes);
+        let precedes = message.kind == libc::RTM_NEWRULE && preference < ours && !is_local;
+        precedes.then(|| Preceding::policy_rule(family, preference, &message.payload))
+    };
+    Ok(found.iter().filter_map(other).collect())
 }
 
 /// Adds the rule unless it is there.

@@ -11,10 +11,11 @@ use super::scope::Scope;
 use super::xtables::detect::Firewall;
 use super::xtables::variant::Variant;
 use crate::error::{Context, Error, Kind, Result};
-use crate::rules::diff::{Expected, Found, Leftovers, Preceding, has_chain_of, plain_jumps};
+use crate::rules::diff::{Expected, Found, Leftovers, has_chain_of, plain_jumps};
 use crate::rules::family::Family;
 use crate::rules::owned::owned;
-use crate::rules::program::{Effect, Program};
+use crate::rules::preceding::Preceding;
+use crate::rules::program::{Effect, Program, Purpose};
 use crate::rules::routing::{LocalRoute, MarkRule};
 use crate::rules::ruleset::TableName;
 use crate::rules::sidecar::Traces;
@@ -169,6 +170,9 @@ impl Visit<'_> {
         let memory = self.learn(&look, wanted)?;
         survey.stale = self.stale_routing(&memory.traces, wanted)?;
         if part.has_own() {
+            if self.program.purpose != Purpose::Host {
+                survey.preceding = look.preceding();
+            }
             let doubted = doubt.then(|| look.own().without_rules(|_, _| true));
             let own = doubted.as_ref().unwrap_or(look.own());
             survey.own = wanted.own.plan(self.program.purpose, own, self.leftovers);
@@ -230,6 +234,27 @@ impl Visit<'_> {
         let here = |effect: &&Effect| wanted.families.contains_key(&effect.family());
         survey.add.extend(self.program.wanted.iter().filter(here));
         survey.remove.extend(self.unwanted(wanted, survey));
+    }
+
+    /// The policy rules of others to which packets come before they come to those of the program.
+    pub fn preceding_policy_rules(&self, wanted: &Wanted<'_>) -> Result<Vec<Preceding>> {
+        let mut all = Vec::new();
+        for effect in &self.program.wanted {
+            if let Effect::Rule(rule) = effect
+                && wanted.families.contains_key(&rule.family)
+            {
+                all.extend(routing::preceding(*rule)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Why nothing may be taken out here.
+    pub fn objection(&self) -> Result<Option<String>> {
+        match self.program.purpose {
+            Purpose::Ambient => Ok(self.kernel.look(self.scope, Purpose::Ambient, Part::ALL)?.objection()),
+            Purpose::Sidecar | Purpose::Host => Ok(None),
+        }
     }
 
     fn unwanted(&self, wanted: &Wanted<'_>, survey: &Survey<'_>) -> Vec<Effect> {

@@ -13,6 +13,7 @@ use super::ruleset::{
     conn_state, connmark, destination, from_port, group, in_interface, mark, out_interface, protocol, source, to_port,
     to_ports, user,
 };
+use super::view::TableView;
 use crate::rules::family::Family;
 use crate::rules::routing::{LocalRoute, MarkRule};
 use Protocol::{Tcp, Udp};
@@ -155,6 +156,11 @@ pub const OWNED: &[Owned] = &[
     Owned { table: TableName::Raw, from: Some(BuiltIn::Output), chain: OUTPUT_DNS },
     Owned { table: TableName::Raw, from: Some(BuiltIn::Prerouting), chain: INBOUND },
 ];
+
+/// Whether a table nat leads what a pod sends to a sidecar.
+pub fn leads_to_sidecar(nat: &TableView) -> bool {
+    nat.rules(OUTPUT).iter().any(|rule| rule.jumps_to(REDIRECT) || rule.jumps_to(IN_REDIRECT))
+}
 
 /// Mark of packets that Envoy sends to its own pod by the pod's address.
 const OUTBOUND_MARK: u32 = 1338;

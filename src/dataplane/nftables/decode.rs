@@ -45,11 +45,11 @@ pub fn decode(dump: &Dump, sets: SetNames<'_>) -> Result<Views> {
     Ok(views.into_iter().filter_map(|(number, view)| Some((Family::numbered(number)?, view))).collect())
 }
 
-/// Decodes the tables of a dump that IPv4 and IPv6 share and that have these names.
-pub fn decode_own(dump: &Dump, names: &[&str]) -> Result<View> {
-    let mut view = read(dump, &|_| None, &[INET])?.pop().map(|(_, view)| view).unwrap_or_default();
-    view.tables.retain(|name, _| names.contains(&name.as_str()));
-    Ok(view)
+/// Decodes the tables of a dump that IPv4 and IPv6 share: those that have these names, and the others.
+pub fn decode_shared(dump: &Dump, names: &[&str]) -> Result<(View, View)> {
+    let view = read(dump, &|_| None, &[INET])?.pop().map(|(_, view)| view).unwrap_or_default();
+    let (tables, others) = view.tables.into_iter().partition(|(name, _)| names.contains(&name.as_str()));
+    Ok((View { tables }, View { tables: others }))
 }
 
 /// Decodes the tables of these families.

@@ -11,7 +11,7 @@ use crate::sys::netlink::attributes::{header, put, put_text};
 use crate::sys::netlink::{self, Change, RawMessage};
 
 /// Where iptables keeps its rules.
-const IPTABLES_TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
+pub(in crate::dataplane) const IPTABLES_TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
 
 /// What a dump of a whole namespace consists of.
 #[derive(Debug, Default)]

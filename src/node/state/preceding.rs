@@ -8,8 +8,8 @@ use super::State;
 use super::pods::Entry;
 use crate::node::event::Action;
 use crate::node::publish::event_recorder::PodEvent;
-use crate::rules::diff::Preceding;
 use crate::rules::inpod::Settings;
+use crate::rules::preceding::Preceding;
 use crate::sys::netns::NetnsId;
 
 /// How a pod's rules stand with those of others.

@@ -156,3 +156,9 @@ pub(crate) fn counted_programs(dir: &Path) {
 pub(crate) fn calls(dir: &Path) -> usize {
     std::fs::read_to_string(dir.join("calls")).unwrap().lines().count()
 }
+
+/// What `nft` lists of tables that are not those of iptables.
+pub(super) fn meaningful_nft(netns: &Netns) -> Vec<String> {
+    let list = sh(netns, "nft -a list ruleset 2>/dev/null | sed '/^table ip6* /,/^}/d'");
+    list.lines().map(str::to_owned).collect()
+}

@@ -60,7 +60,7 @@ fn nft_dump(input: &[u8]) {
     for (family, view) in views {
         compared(family, view);
     }
-    if let Ok(view) = nft::decode_own(&dump, &owned(Purpose::Ambient)) {
+    if let Ok((view, _)) = nft::decode_shared(&dump, &owned(Purpose::Ambient)) {
         assert!(rules(&view) <= count);
         own_compared(view);
     }
