@@ -88,7 +88,7 @@ pub enum Request {
     Rules(Box<Rules>),
 }
 
-/// Whose rules, and how.
+/// The subject whose rules are printed, and how.
 #[derive(Debug)]
 pub struct Rules {
     config: Config,
@@ -98,12 +98,12 @@ pub struct Rules {
     warnings: Vec<String>,
 }
 
-/// Whose rules.
+/// The subject whose rules are printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// The host's.
     Host,
-    /// Those of the pod in this file.
+    /// The pod in this file.
     PodFile(PathBuf),
 }
 
@@ -140,7 +140,7 @@ pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
 }
 
 impl Rules {
-    /// Whose rules are asked for.
+    /// Says whose rules are asked for.
     pub fn subject(&self) -> &Subject {
         &self.subject
     }

@@ -20,7 +20,7 @@ impl Differences {
         self.rules.is_empty() && self.routes.is_empty()
     }
 
-    /// Of any kind.
+    /// All clauses, of either kind.
     pub fn all(mut self) -> Vec<String> {
         self.rules.append(&mut self.routes);
         self.rules

@@ -132,7 +132,7 @@ impl Engine {
         self.bring(netns, program, leftovers).map(|(applied, _)| applied)
     }
 
-    /// The same, but every chain of ours is written again even if it looks right.
+    /// Does what [`Self::apply`] does, but every chain of ours is written again even if it looks right.
     pub fn rewrite(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<()> {
         self.bring_about(netns, program, leftovers, true).map(drop)
     }
@@ -189,7 +189,7 @@ impl Engine {
         self.compare(netns, program, leftovers).map(Differences::all)
     }
 
-    /// The same, by kind.
+    /// What differs from the program, by kind.
     pub fn compare(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<Differences> {
         self.visit(netns, program, leftovers, |visit, wanted| {
             let mut survey = visit.survey(wanted)?;

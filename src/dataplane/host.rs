@@ -47,7 +47,7 @@ struct Parts {
 }
 
 impl Host {
-    /// Of the host whose namespace is `netns`. `native`: as the engine is going to be told. Does nothing yet.
+    /// Makes the host's side for the namespace `netns`. `native` is what the engine is going to be told. Writes nothing yet.
     pub fn new(netns: Netns, settings: Settings, ipv6: bool, native: bool) -> Self {
         let [native, moved, said] = [native, false, false].map(AtomicBool::new);
         Host { netns, settings, ipv6, native, moved, said, entries: Mutex::default() }

@@ -50,7 +50,7 @@ impl InPod {
         self.compare(netns, program).map(Differences::all)
     }
 
-    /// The same, by kind.
+    /// What differs from the program, by kind.
     pub fn compare(&self, netns: &Netns, program: impl Into<Program>) -> Result<Differences> {
         self.refuse_host(netns)?;
         let differences = self.engine.compare(netns, &program.into(), Leftovers::Remove);

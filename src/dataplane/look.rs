@@ -23,7 +23,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// As on a kernel without nf_tables.
+    /// Takes the kernel for one without nf_tables.
     #[cfg(test)]
     pub fn without_nft() -> Self {
         Kernel { nft: false }
@@ -71,9 +71,9 @@ impl Kernel {
 /// Which tables are looked at.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    /// Of these variants.
+    /// The variants whose tables are looked at.
     pub variants: &'a [Variant],
-    /// Of these families.
+    /// The families whose tables are looked at.
     pub families: &'a [Family],
 }
 

@@ -14,7 +14,7 @@ pub enum Scope {
         table: &'static str,
         /// The chains.
         chains: &'static [&'static str],
-        /// And those of these tables of nf_tables.
+        /// Tables of nf_tables whose rules are looked at besides.
         ours: &'static [&'static str],
     },
 }

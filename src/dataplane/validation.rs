@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Nobody listens there but Envoy.
 const PROBE_V4: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
-/// The same for IPv6; put on `lo` together with the rules.
+/// The address that is connected to in IPv6; put on `lo` together with the rules.
 const PROBE_V6: Ipv6Addr = crate::rules::sidecar::PASSTHROUGH_V6;
 /// A step within the machine takes microseconds; this bounds one that gets nowhere.
 const STEP: Duration = Duration::from_millis(500);

@@ -84,9 +84,9 @@ pub struct Survey<'a> {
     pub preceding: Vec<Preceding>,
     restores: Vec<Restore>,
     wake: Vec<(Family, TableName)>,
-    /// Of tables of our own.
+    /// What is to be done about tables of our own.
     own: own::Edit<'a>,
-    /// By marks of earlier settings.
+    /// Routing by marks of earlier settings.
     stale: Vec<Effect>,
     add: Vec<Effect>,
     remove: Vec<Effect>,
@@ -117,7 +117,7 @@ impl Survey<'_> {
 #[derive(Debug, Default)]
 pub struct Seen {
     families: Vec<Family>,
-    /// As in [`Survey::preceding`].
+    /// What precedes ours in those families, as [`Survey::preceding`] has it.
     pub preceding: Vec<Preceding>,
 }
 
@@ -153,12 +153,12 @@ impl Visit<'_> {
         self.survey_of(wanted, Part::ALL)
     }
 
-    /// The same for a part of them.
+    /// Compares a part of the tables with what they should be.
     pub fn survey_of<'w>(&self, wanted: &Wanted<'w>, part: Part<'_>) -> Result<Survey<'w>> {
         self.look_at(wanted, part, false)
     }
 
-    /// The same without believing that any chain of ours is as it looks: all of them are written again.
+    /// Compares the tables without believing that any chain of ours is as it looks: all of them are written again.
     pub fn survey_in_doubt<'w>(&self, wanted: &Wanted<'w>) -> Result<Survey<'w>> {
         self.look_at(wanted, Part::ALL, true)
     }
@@ -364,7 +364,7 @@ impl Visit<'_> {
         self.run_while(restores, || (), |_, _| ()).0
     }
 
-    /// The same, and does something in the meantime: once, and for each that ended well before the last.
+    /// Runs the programs side by side, and does something in the meantime: once, and for each that ended well before the last.
     fn run_while<T>(
         &self,
         restores: Vec<Restore>,

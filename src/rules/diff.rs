@@ -251,11 +251,11 @@ fn take_out(
 
 /// One built-in chain: the hooks that it should hold against the rules that it holds.
 struct Alignment<'a> {
-    /// Those that stand before all others, then the others, each in order.
+    /// The hooks that stand before all others, then the others, each in order.
     hooks: Vec<&'a Hook>,
     /// How many stand before all others.
     first: usize,
-    /// As the kernel shows them.
+    /// The wanted rules as the kernel shows them.
     wanted: &'a [RuleView],
     have: &'a [RuleView],
     /// Where the hook is that stays; `None` where it is to be put in.

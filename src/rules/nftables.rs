@@ -63,7 +63,7 @@ pub enum Side {
     Destination,
 }
 
-/// Whose mark.
+/// The thing that carries a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     /// The packet's.
@@ -193,7 +193,7 @@ fn base_name(hook: BuiltIn) -> &'static str {
     }
 }
 
-/// As iptables attaches the chains of these tables.
+/// The attachment that iptables gives the chains of these tables.
 fn base(table: TableName, hook: BuiltIn) -> Base {
     let (kind, priority) = match (table, hook) {
         (TableName::Nat, BuiltIn::Postrouting) => ("nat", 100),

@@ -68,7 +68,7 @@ impl Preceding {
         matches!(self.site, Site::Rule { .. })
     }
 
-    /// Those of `now` that were not there `before`, wherever in their chain these stand by now.
+    /// The ones of `now` that were not there `before`, wherever in their chain these stand by now.
     pub fn newcomers<'a>(before: &[Preceding], now: &'a [Preceding]) -> Vec<&'a Preceding> {
         let mut known: Vec<&Preceding> = before.iter().collect();
         let is_new = |one: &&Preceding| match known.iter().position(|other| other.is_same(one)) {

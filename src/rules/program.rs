@@ -56,7 +56,7 @@ impl Effect {
 pub struct Program {
     /// What it is for.
     pub purpose: Purpose,
-    /// By family. One without tables is a family in which nothing of ours should be; one that is not listed is left
+    /// The rules by family. One without tables is a family in which nothing of ours should be; one that is not listed is left
     /// alone.
     pub rules: Vec<RuleSet>,
     /// What must be there besides.
@@ -66,7 +66,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The same with nothing wanted: to apply it is to remove.
+    /// This program with nothing wanted: to apply it is to remove.
     #[must_use]
     pub fn emptied(mut self) -> Self {
         for set in &mut self.rules {
@@ -76,7 +76,7 @@ impl Program {
         self
     }
 
-    /// The same without anything of one family.
+    /// This program without anything of one family.
     #[must_use]
     pub fn without(mut self, family: Family) -> Self {
         self.rules.retain(|set| set.family != family);

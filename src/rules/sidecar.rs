@@ -25,7 +25,7 @@ pub use traces::Traces;
 /// How inbound traffic reaches Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Interception {
-    /// By destination NAT; Envoy sees itself as the destination and asks for the original one.
+    /// It is redirected by destination NAT; Envoy sees itself as the destination and asks for the original one.
     Redirect,
     /// Transparently, source and destination kept.
     Tproxy,
@@ -95,7 +95,7 @@ pub struct Settings {
     pub interfaces_excluded: Vec<String>,
     /// Virtual interfaces whose traffic counts as outbound (KubeVirt, docker in docker).
     pub reroute_interfaces: Vec<String>,
-    /// Whose outbound traffic is captured.
+    /// The groups whose outbound traffic is captured.
     pub owner_groups: OwnerGroups,
     /// DNS redirection.
     pub dns: Dns,

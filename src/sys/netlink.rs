@@ -6,10 +6,12 @@
 //! boot) is an error of kind `Unsupported`.
 
 pub mod attributes;
+pub mod message;
 pub mod socket;
 
 use crate::error::{Context, Error, Kind, Result};
 use attributes::{Attributes, put};
+pub use message::{Change, RawMessage};
 use nix::sys::socket::SockProtocol;
 use std::net::IpAddr;
 
@@ -101,31 +103,11 @@ pub fn unless(result: Result<()>, errno: i32) -> Result<bool> {
     }
 }
 
-/// One message of a dump: its type and everything after the netlink header.
-#[derive(Debug, Clone)]
-pub struct RawMessage {
-    /// `nlmsg_type`.
-    pub kind: u16,
-    /// The payload.
-    pub payload: Vec<u8>,
-}
-
 /// Sends one request to `NETLINK_NETFILTER` with `NLM_F_REQUEST | flags` and collects the answers until done; a dump
 /// that the kernel marks interrupted (`NLM_F_DUMP_INTR`) is repeated. A refusal carries its errno
 /// ([`Error::errno`]); one that is not there is `NotFound`.
 pub fn netfilter(kind: u16, flags: u16, payload: &[u8]) -> Result<Vec<RawMessage>> {
     socket::exchange(SockProtocol::NetlinkNetFilter, kind, flags, payload)
-}
-
-/// One message of a transaction.
-#[derive(Debug, Clone)]
-pub struct Change {
-    /// `nlmsg_type`.
-    pub kind: u16,
-    /// `nlmsg_flags` besides `NLM_F_REQUEST`.
-    pub flags: u16,
-    /// Everything after the netlink header.
-    pub payload: Vec<u8>,
 }
 
 /// Sends changes of one subsystem of `NETLINK_NETFILTER` (`NFNL_SUBSYS_…`) as one batch, of which the kernel takes all

@@ -24,7 +24,7 @@ const DELRULE: u16 = kind(8);
 const NEWSET: u16 = kind(9);
 const SET_KEY_TYPE: u16 = 4;
 const SET_KEY_LENGTH: u16 = 5;
-/// By which the rest of the transaction may call it.
+/// The number by which the rest of the transaction may call it.
 const SET_ID: u16 = 10;
 
 const CREATE: i32 = libc::NLM_F_CREATE;
@@ -34,7 +34,7 @@ const CREATE: i32 = libc::NLM_F_CREATE;
 pub struct Own {
     /// The tables.
     pub tables: Vec<Table>,
-    /// As the kernel shows them.
+    /// The tables as the kernel shows them.
     pub view: View,
 }
 
@@ -43,7 +43,7 @@ pub struct Own {
 pub struct Edit<'a> {
     /// Tables that are written, whatever stands there.
     write: Vec<&'a Table>,
-    /// Those of them that are not there at all.
+    /// Names of tables to write that are not there at all.
     missing: Vec<&'static str>,
     /// The chains of those that stay because of their sets.
     chains: Vec<(&'static str, Vec<String>)>,
@@ -135,7 +135,7 @@ impl Edit<'_> {
         self.write.is_empty() && self.remove.is_empty()
     }
 
-    /// The same as input of `nft -f`.
+    /// What is to be done, as input of `nft -f`.
     pub fn script(&self) -> String {
         let tables: Vec<Table> = self.write.iter().map(|table| (*table).clone()).collect();
         let removed = self.remove.iter().map(|name| format!("delete table inet {name}\n"));

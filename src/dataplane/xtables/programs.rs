@@ -30,7 +30,7 @@ pub struct Programs {
     pub variant: Variant,
     /// `iptables-nft`, `iptables-legacy` or `iptables`.
     pub name: &'static str,
-    /// As it calls itself: `1.8.9`.
+    /// The version that `--version` prints, such as `1.8.9`.
     pub version: String,
     v4: PathBuf,
     v6: Result<PathBuf, String>,

@@ -22,7 +22,7 @@ impl Variant {
 impl FromStr for Variant {
     type Err = Error;
 
-    /// As `FORCE_IPTABLES_BINARY` names them.
+    /// Reads the names that `FORCE_IPTABLES_BINARY` takes.
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "nft" => Ok(Variant::Nft),

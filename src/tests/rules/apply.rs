@@ -43,7 +43,7 @@ fn every_setting_is_applied_once_and_removed_without_a_trace() {
     }
 }
 
-/// As two plugins that a runtime starts for one sandbox, and a person's command beside the agent.
+/// Two plugins that a runtime starts for one sandbox, and a person's command beside the agent.
 #[test]
 fn several_at_once_come_to_the_same() {
     for variant in VARIANTS {

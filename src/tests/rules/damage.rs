@@ -97,7 +97,7 @@ fn of_others(netns: &Netns) -> Vec<String> {
     everything(netns).into_iter().filter(|line| !is_ours(line) && !line.contains(" *")).collect()
 }
 
-/// As an earlier Istio wrote them: the same names, other rules, a different order of tables.
+/// An earlier Istio wrote them otherwise: the same names, other rules, a different order of tables.
 const OLDER: &str = "\
 *nat
 :ISTIO_PRERT - [0:0]

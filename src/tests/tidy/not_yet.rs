@@ -45,10 +45,6 @@ node/state/view.rs
 node/state/withdrawal.rs
 node/state/ztunnels.rs
 
-sys/netlink.rs
-sys/netlink/attributes.rs
-sys/netlink/socket.rs
-
 tests/bench/cluster.rs
 tests/bench/mod.rs
 tests/bench/rows.rs
@@ -92,7 +88,6 @@ cli/doctor/platform.rs
 cli/doctor/server.rs
 cli/page.rs
 cli/plugin.rs
-cli/rules.rs
 cli/running.rs
 cli/status.rs
 
@@ -105,17 +100,7 @@ cni/version.rs
 config/iptables.rs
 config/option.rs
 
-dataplane/branch_eni.rs
-dataplane/engine.rs
-dataplane/host.rs
-dataplane/inpod.rs
-dataplane/look.rs
-dataplane/nftables/tables.rs
 dataplane/procfs/cgroup.rs
-dataplane/validation.rs
-dataplane/visit.rs
-dataplane/xtables/programs.rs
-dataplane/xtables/variant.rs
 
 install/conflict.rs
 install/keeper.rs
@@ -139,21 +124,11 @@ pod/selector.rs
 pod/strings.rs
 pod/types.rs
 
-rules/diff.rs
-rules/nftables.rs
-rules/program.rs
-rules/render.rs
-rules/ruleset.rs
-rules/sidecar.rs
-rules/view.rs
 
-sys/netlink/socket.rs
 
 tests/bench/cluster.rs
 tests/bench/pairs.rs
 tests/bench/ztunnel.rs
-tests/rules/apply.rs
-tests/rules/damage.rs
 tests/sidecar/envoy.rs
 tests/tools.rs
 tests/tools/doctor.rs
