@@ -22,7 +22,7 @@
 //!
 //! Rooms stand on floors. A room imports only rooms of rows below its own, and the last row, which is the ground for
 //! all and whose rooms know each other. The first floor is pure: no clock, no environment, no files; from the ground
-//! it takes errors and the types of netlink. No file uses a file that uses it, even by way of others. Tests read this,
+//! it takes errors alone. No file uses a file that uses it, even by way of others. Tests read this,
 //! together with the other rules of the house.
 //!
 //! | floor | rooms |

@@ -9,9 +9,9 @@ use crate::pod::decision::{Action, decide};
 use crate::pod::object::Objects;
 use crate::pod::overrides;
 use crate::pod::redirection;
+use crate::rules::family::Family;
 use crate::rules::program::Purpose;
 use crate::rules::{host, inpod, nftables, render, ruleset::RuleSet, sidecar};
-use crate::sys::netlink::Family;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -88,7 +88,7 @@ pub enum Request {
     Rules(Box<Rules>),
 }
 
-/// Whose rules, and how.
+/// The subject whose rules are printed, and how.
 #[derive(Debug)]
 pub struct Rules {
     config: Config,
@@ -98,12 +98,12 @@ pub struct Rules {
     warnings: Vec<String>,
 }
 
-/// Whose rules.
+/// The subject whose rules are printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// The host's.
     Host,
-    /// Those of the pod in this file.
+    /// The pod in this file.
     PodFile(PathBuf),
 }
 
@@ -140,7 +140,7 @@ pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
 }
 
 impl Rules {
-    /// Whose rules are asked for.
+    /// Says whose rules are asked for.
     pub fn subject(&self) -> &Subject {
         &self.subject
     }

@@ -3,7 +3,7 @@
 use super::option::{Expected, Flags, Name, Remark, Row, Section, Spec, Takes, Variables, fill};
 use super::value::{boolean, duration, list, log_levels, one_of, port};
 use crate::dataplane::validation;
-use crate::dataplane::xtables::Variant;
+use crate::dataplane::xtables::variant::Variant;
 use crate::error::{Error, Kind, Result};
 use crate::logging;
 use crate::pod::overrides::is_interface_name;

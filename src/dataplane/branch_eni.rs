@@ -7,10 +7,10 @@
 //!
 //! What is put in is remembered in a file before it is, so that it can be taken out when the interface is long gone.
 
+use super::policy::{self, LOCAL_TABLE, Match, PolicyRule};
 use crate::error::{Context, Kind, Result};
+use crate::rules::family::Family;
 use crate::sys::file::{self, Mode};
-use crate::sys::netlink::Family;
-use crate::sys::netlink::policy::{self, LOCAL_TABLE, Match, PolicyRule};
 use crate::sys::netns::Netns;
 use crate::sys::sync;
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ impl Branch {
     }
 }
 
-/// By pod uid.
+/// The rules that are in place, by pod uid.
 type Held = BTreeMap<String, Vec<Branch>>;
 
 /// The rules of all pods that need some.
@@ -77,7 +77,7 @@ pub struct Branches {
 }
 
 impl Branches {
-    /// Of the host whose namespace is `netns`, with what an earlier run remembered in `run_dir`.
+    /// Takes the host's namespace `netns`, and what an earlier run remembered in `run_dir`.
     pub fn recall(netns: Netns, run_dir: &Path) -> Self {
         let path = run_dir.join(FILE);
         let held = read(&path).unwrap_or_else(|e| {

@@ -1,6 +1,7 @@
 //! What a program needs outside the packet filter, in the calling thread's namespace: policy rules and routes for marked
 //! packets, addresses of `lo`.
 
+use super::routing;
 use crate::error::{Context, Result};
 use crate::rules::program::Effect;
 use crate::sys::netlink;
@@ -20,8 +21,8 @@ pub fn name(effect: &Effect) -> String {
 /// Whether it is there.
 pub fn is_there(effect: &Effect) -> Result<bool> {
     match effect {
-        Effect::Rule(rule) => netlink::has_rule(*rule),
-        Effect::Route(route) => netlink::has_route(*route),
+        Effect::Rule(rule) => routing::has_rule(*rule),
+        Effect::Route(route) => routing::has_route(*route),
         Effect::Loopback(address) => Ok(netlink::addresses()?.contains(&(*address).into())),
     }
 }
@@ -29,8 +30,8 @@ pub fn is_there(effect: &Effect) -> Result<bool> {
 /// Adds it; what is there already is fine.
 pub fn add(effect: &Effect) -> Result<()> {
     let added = match effect {
-        Effect::Rule(rule) => netlink::add_rule(*rule),
-        Effect::Route(route) => netlink::replace_route(*route),
+        Effect::Rule(rule) => routing::add_rule(*rule),
+        Effect::Route(route) => routing::replace_route(*route),
         Effect::Loopback(address) => netlink::add_address("lo", (*address).into(), ALONE),
     };
     added.map_err(|e| {
@@ -42,8 +43,8 @@ pub fn add(effect: &Effect) -> Result<()> {
 /// Removes it; what is gone already is fine.
 pub fn remove(effect: &Effect) -> Result<()> {
     let removed = match effect {
-        Effect::Rule(rule) => netlink::remove_rule(*rule),
-        Effect::Route(route) => netlink::remove_route(*route),
+        Effect::Rule(rule) => routing::remove_rule(*rule),
+        Effect::Route(route) => routing::remove_route(*route),
         Effect::Loopback(address) => netlink::remove_address("lo", (*address).into(), ALONE),
     };
     removed.map(drop).with_context(|| format!("remove {}", name(effect)))

@@ -1,24 +1,30 @@
 //! The one mechanism by which every [`Program`] is applied, checked and removed: look at what the kernel holds, write
 //! only what differs, look again.
 
-use super::detect::{Firewall, takes_own_tables};
-use super::look::{Kernel, Part, Scope};
-use super::own::{self, Own};
-use super::probe_set;
+use super::backend::Backend;
+use super::differences::Differences;
+use super::look::{Kernel, Part};
+use super::nftables::tables::{self as own, Own};
+use super::reference::Reference;
+use super::scope::Scope;
+use super::trial::takes_own_tables;
 use super::visit::{Ipv6, Visit, Wanted};
-use super::xtables::{Programs, Variant};
+use super::xtables::detect::Firewall;
+use super::xtables::ipset;
+use super::xtables::programs::Programs;
+use super::xtables::variant::Variant;
 use crate::error::{Context, Error, Result};
-use crate::rules::diff::{Expected, Leftovers, Preceding};
+use crate::rules::diff::{Expected, Leftovers};
+use crate::rules::family::Family;
 use crate::rules::nftables;
+use crate::rules::preceding::Preceding;
 use crate::rules::program::{Program, Purpose};
 use crate::rules::render::restore;
 use crate::rules::ruleset::RuleSet;
 use crate::sys::exec;
 use crate::sys::file;
-use crate::sys::netlink::Family;
 use crate::sys::netns::{Netns, Owner};
 use crate::sys::sync;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -37,15 +43,6 @@ pub struct Options {
     pub native_nftables: bool,
 }
 
-/// Where new rules go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backend {
-    /// Where this iptables keeps its rules.
-    Iptables(Variant),
-    /// Into tables of nf_tables of our own; no program is run.
-    Nftables,
-}
-
 /// What [`Engine::apply`] found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
@@ -53,15 +50,6 @@ pub enum Applied {
     AlreadyRight,
     /// Rules were written and verified.
     Written,
-}
-
-/// What a kernel that holds a program looks like.
-#[derive(Debug, Default)]
-pub struct Reference {
-    /// What iptables keeps, by family; IPv6 only where it works.
-    pub families: BTreeMap<Family, Expected>,
-    /// Tables of our own.
-    pub own: Own,
 }
 
 /// Detection is done once, references are cached per program.
@@ -75,31 +63,6 @@ pub struct Engine {
     lock_dir: PathBuf,
     /// The newest last. A list: there are few, and to hash a program takes longer than to compare it with these.
     references: Mutex<Vec<(Backend, Program, Arc<Reference>)>>,
-}
-
-/// What is not as it should be, one clause each.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Differences {
-    /// In the tables of the packet filter.
-    pub rules: Vec<String>,
-    /// Outside of them: policy rules, routes, addresses.
-    pub routes: Vec<String>,
-    /// The rules of others that packets come to before ours. They were there when ours were appended, or were put there
-    /// since; that alone is no difference, for it is not ours to move them.
-    pub preceding: Vec<Preceding>,
-}
-
-impl Differences {
-    /// All is as it should be.
-    pub fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.routes.is_empty()
-    }
-
-    /// Of any kind.
-    pub fn all(mut self) -> Vec<String> {
-        self.rules.append(&mut self.routes);
-        self.rules
-    }
 }
 
 impl Engine {
@@ -169,7 +132,7 @@ impl Engine {
         self.bring(netns, program, leftovers).map(|(applied, _)| applied)
     }
 
-    /// The same, but every chain of ours is written again even if it looks right.
+    /// Does what [`Self::apply`] does, but every chain of ours is written again even if it looks right.
     pub fn rewrite(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<()> {
         self.bring_about(netns, program, leftovers, true).map(drop)
     }
@@ -195,7 +158,8 @@ impl Engine {
                 visit.assume_no_effects(wanted, &mut survey);
             }
             if survey.differences.is_empty() {
-                return Ok((Applied::AlreadyRight, survey.preceding));
+                let policy = visit.preceding_policy_rules(wanted)?;
+                return Ok((Applied::AlreadyRight, [survey.preceding, policy].concat()));
             }
             let (had_ours, variants, before) = (survey.had_ours, survey.variants(), survey.preceding.clone());
             // What is outside the tables needs no second look: the kernel has acknowledged each.
@@ -205,11 +169,17 @@ impl Engine {
                     [] if !variants.iter().any(|variant| self.backend == Backend::Iptables(*variant)) => {
                         Ok((Applied::Written, before))
                     }
-                    [] => Ok((Applied::Written, [seen.preceding, survey.preceding].concat())),
+                    [] => {
+                        let after = seen.preceding.into_iter().chain(survey.preceding).filter(Preceding::is_rule);
+                        let chains = before.into_iter().filter(|one| !one.is_rule());
+                        Ok((Applied::Written, chains.chain(after).collect()))
+                    }
                     wrong => Err(Error::new(format_args!("after writing, {}", wrong.join("; ")))),
                 }
             });
-            written.map_err(|e| if had_ours { e } else { undo(visit, e) })
+            let (applied, before) = written.map_err(|e| if had_ours { e } else { undo(visit, e) })?;
+            let policy = visit.preceding_policy_rules(wanted)?;
+            Ok((applied, [before, policy].concat()))
         })
     }
 
@@ -219,13 +189,14 @@ impl Engine {
         self.compare(netns, program, leftovers).map(Differences::all)
     }
 
-    /// The same, by kind.
+    /// What differs from the program, by kind.
     pub fn compare(&self, netns: &Netns, program: &Program, leftovers: Leftovers) -> Result<Differences> {
         self.visit(netns, program, leftovers, |visit, wanted| {
             let mut survey = visit.survey(wanted)?;
             let rules = std::mem::take(&mut survey.differences);
             visit.ask_effects(wanted, &mut survey)?;
-            Ok(Differences { rules, routes: survey.differences, preceding: survey.preceding })
+            let preceding = [survey.preceding, visit.preceding_policy_rules(wanted)?].concat();
+            Ok(Differences { rules, routes: survey.differences, preceding })
         })
     }
 
@@ -235,12 +206,20 @@ impl Engine {
     }
 
     /// Takes everything of ours out that a program of this purpose may have put there, in both variants and families;
-    /// goes on past failures and returns them joined. What is not there is no failure.
+    /// goes on past failures and returns them joined. What is not there is no failure. Ambient's rules are taken out only
+    /// where the rules themselves prove that they are ambient's; elsewhere nothing is touched, and a warning says why.
     pub fn remove(&self, netns: &Netns, program: &Program) -> Result<()> {
         let program = program.clone().emptied();
         let _alone = reserve(netns)?;
         let visit = self.visitor(netns, &program, Scope::Everything, Leftovers::Remove)?;
-        netns.enter(|| visit.remove())?
+        let ino = netns.id().ino;
+        netns.enter(|| match visit.objection()? {
+            Some(why) => {
+                log::warn!(netns = ino; "nothing is taken out of the network namespace: {why}");
+                Ok(())
+            }
+            None => visit.remove(),
+        })?
     }
 
     fn visit<T: Send>(
@@ -360,7 +339,7 @@ impl Engine {
         let commands = commands.collect::<Result<Vec<_>>>()?;
         let look = scratch.enter(|| {
             for set in sets.iter().filter(|set| set.uses_a_set()) {
-                probe_set::create(set.family)?;
+                ipset::create(set.family)?;
             }
             for result in exec::run_all(&commands) {
                 result?;

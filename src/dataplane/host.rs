@@ -6,15 +6,16 @@
 //! kernel that are not remembered are only removed by [`Host::prune`]. When the backend has changed, the sets of the
 //! earlier one are taken over, so that no probe fails before the pods have been entered anew.
 
-use super::engine::{Backend, Engine};
-use super::probe_set;
+use super::backend::Backend;
+use super::engine::Engine;
 use super::sets::Sets;
 use super::visit::Ipv6;
+use super::xtables::ipset;
 use crate::error::{Context, Kind, Result};
 use crate::rules::diff::Leftovers;
+use crate::rules::family::Family;
 use crate::rules::host::{Settings, probe_set as set_name, program};
 use crate::rules::program::Program;
-use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
 use crate::sys::sync;
 use std::collections::BTreeMap;
@@ -46,7 +47,7 @@ struct Parts {
 }
 
 impl Host {
-    /// Of the host whose namespace is `netns`. `native`: as the engine is going to be told. Does nothing yet.
+    /// Makes the host's side for the namespace `netns`. `native` is what the engine is going to be told. Writes nothing yet.
     pub fn new(netns: Netns, settings: Settings, ipv6: bool, native: bool) -> Self {
         let [native, moved, said] = [native, false, false].map(AtomicBool::new);
         Host { netns, settings, ipv6, native, moved, said, entries: Mutex::default() }
@@ -150,7 +151,7 @@ impl Host {
         }
         self.netns.enter(|| {
             for family in [Family::V4, Family::V6] {
-                if probe_set::is_there(family)? {
+                if ipset::is_there(family)? {
                     left.push(format!("remove ipset {}", set_name(family)));
                 }
             }
@@ -266,7 +267,7 @@ fn take_over(sets: Sets, family: Family) -> Result<()> {
 fn destroy_ipsets(families: &[Family]) -> Result<Vec<String>> {
     let mut gone = Vec::new();
     for &family in families {
-        if probe_set::destroy(family)? {
+        if ipset::destroy(family)? {
             gone.push(format!("{} is a leftover", Sets::Ipset.name(family)));
         }
     }

@@ -1,10 +1,12 @@
 //! Puts the rules, routes and rule-marks of a pod into its namespace, checks them and takes them out.
 
+pub use super::differences::Differences;
 use super::engine::Engine;
-pub use super::engine::{Applied, Differences, Options};
+pub use super::engine::{Applied, Options};
 use crate::error::{Context, Error, Kind, Result};
-use crate::rules::diff::{Leftovers, Preceding};
+use crate::rules::diff::Leftovers;
 use crate::rules::inpod::nothing;
+use crate::rules::preceding::Preceding;
 use crate::rules::program::Program;
 use crate::sys::netns::Netns;
 use std::sync::Arc;
@@ -48,7 +50,7 @@ impl InPod {
         self.compare(netns, program).map(Differences::all)
     }
 
-    /// The same, by kind.
+    /// What differs from the program, by kind.
     pub fn compare(&self, netns: &Netns, program: impl Into<Program>) -> Result<Differences> {
         self.refuse_host(netns)?;
         let differences = self.engine.compare(netns, &program.into(), Leftovers::Remove);

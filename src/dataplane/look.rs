@@ -1,13 +1,17 @@
 //! A look at all that a namespace's packet filters hold, in either variant and family. It makes nothing and starts no
 //! process.
 
-use super::xtables::Variant;
-use super::{legacy, nft, probe_set};
+use super::nftables::{decode, dump};
+use super::scope::Scope;
+use super::xtables::variant::Variant;
+use super::xtables::{ipset, legacy};
 use crate::error::{Context, Result};
-use crate::rules::nftables::{self, owned};
+use crate::rules::family::Family;
+use crate::rules::nftables::owned;
+use crate::rules::preceding::Preceding;
 use crate::rules::program::Purpose;
+use crate::rules::provenance::objection;
 use crate::rules::view::View;
-use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
 
@@ -19,7 +23,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// As on a kernel without nf_tables.
+    /// Takes the kernel for one without nf_tables.
     #[cfg(test)]
     pub fn without_nft() -> Self {
         Kernel { nft: false }
@@ -32,13 +36,13 @@ impl Kernel {
 
     /// Asks, in a namespace that is thrown away.
     pub fn probe() -> Result<Self> {
-        Ok(Kernel { nft: Netns::scratch()?.enter(nft::is_there)?? })
+        Ok(Kernel { nft: Netns::scratch()?.enter(dump::is_there)?? })
     }
 
     /// Whether anybody put rules or chains into the calling thread's namespace in this variant.
     pub fn in_use(self, variant: Variant) -> Result<bool> {
         match variant {
-            Variant::Nft => Ok(self.nft && nft::in_use()?),
+            Variant::Nft => Ok(self.nft && dump::in_use()?),
             Variant::Legacy => Ok(legacy::in_use(Family::V4)? || legacy::in_use(Family::V6)?),
         }
     }
@@ -46,13 +50,13 @@ impl Kernel {
     /// Looks at a part of the calling thread's namespace.
     pub fn look(self, scope: Scope, purpose: Purpose, part: Part<'_>) -> Result<Look> {
         let mut views = BTreeMap::new();
-        let mut own = View::default();
+        let (mut own, mut shared) = (View::default(), View::default());
         if self.nft && part.variants.contains(&Variant::Nft) {
-            let dump = nft::dump(scope, part.families)?;
-            let decoded = nft::decode(&dump, &probe_set::name_of).context("nf_tables")?;
+            let dumped = dump::dump(scope, part.families)?;
+            let decoded = decode::decode(&dumped, &ipset::name_of).context("nf_tables")?;
             views.extend(decoded.into_iter().map(|(family, view)| ((Variant::Nft, family), view)));
             if part.has_own() {
-                own = nft::decode_own(&dump, &owned(purpose)).context("nf_tables")?;
+                (own, shared) = decode::decode_shared(&dumped, &owned(purpose)).context("nf_tables")?;
             }
         }
         if part.variants.contains(&Variant::Legacy) {
@@ -60,16 +64,16 @@ impl Kernel {
                 views.insert((Variant::Legacy, family), legacy::look(family, scope)?);
             }
         }
-        Ok(Look { views, own })
+        Ok(Look { views, own, shared })
     }
 }
 
 /// Which tables are looked at.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    /// Of these variants.
+    /// The variants whose tables are looked at.
     pub variants: &'a [Variant],
-    /// Of these families.
+    /// The families whose tables are looked at.
     pub families: &'a [Family],
 }
 
@@ -85,39 +89,13 @@ impl Part<'_> {
     }
 }
 
-/// How much of a table is looked at.
-#[derive(Debug, Clone, Copy)]
-pub enum Scope {
-    /// All there is.
-    Everything,
-    /// The rules of these chains of one table. Which other chains there are is seen, but nothing in them.
-    Chains {
-        /// The table.
-        table: &'static str,
-        /// The chains.
-        chains: &'static [&'static str],
-        /// And those of these tables of nf_tables.
-        ours: &'static [&'static str],
-    },
-}
-
-impl Scope {
-    /// What a program of this purpose depends on. A host may have ten thousands of rules that are not ours.
-    pub fn of(purpose: Purpose) -> Self {
-        match purpose {
-            Purpose::Ambient | Purpose::Sidecar => Scope::Everything,
-            Purpose::Host => {
-                Scope::Chains { table: "nat", chains: &["POSTROUTING", "ISTIO_POSTRT"], ours: &[nftables::HOST_TABLE] }
-            }
-        }
-    }
-}
-
 /// What a namespace holds.
 #[derive(Debug)]
 pub struct Look {
     views: BTreeMap<(Variant, Family), View>,
     own: View,
+    /// The other tables of nf_tables that IPv4 and IPv6 share.
+    shared: View,
 }
 
 impl Look {
@@ -125,6 +103,31 @@ impl Look {
     pub fn view(&self, variant: Variant, family: Family) -> &View {
         static NOTHING: View = View { tables: BTreeMap::new() };
         self.views.get(&(variant, family)).unwrap_or(&NOTHING)
+    }
+
+    /// The base chains of others that the kernel calls before those in which our chains redirect.
+    pub fn preceding(&self) -> Vec<Preceding> {
+        let ours = [Purpose::Ambient, Purpose::Sidecar].map(owned).concat();
+        let mut all = Preceding::base_chains("inet", &self.shared, |name| ours.contains(&name));
+        for (word, family) in [("ip", Family::V4), ("ip6", Family::V6)] {
+            let view = self.view(Variant::Nft, family);
+            all.extend(Preceding::base_chains(word, view, |name| dump::IPTABLES_TABLES.contains(&name)));
+        }
+        all
+    }
+
+    /// Why nothing of the ambient mesh may be taken out here.
+    pub fn objection(&self) -> Option<String> {
+        let native = View {
+            tables: self
+                .own
+                .tables
+                .iter()
+                .chain(&self.shared.tables)
+                .map(|(name, table)| (name.clone(), table.clone()))
+                .collect(),
+        };
+        objection(self.views.values(), &native)
     }
 
     /// The tables of nf_tables that are ours as a whole.

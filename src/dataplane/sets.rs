@@ -1,10 +1,11 @@
 //! The host's probe sets, wherever they are.
 
-use super::engine::Backend;
-use super::{own_set, probe_set};
+use super::backend::Backend;
+use super::nftables::set;
+use super::xtables::ipset;
 use crate::error::Result;
+use crate::rules::family::Family;
 use crate::rules::host::probe_set as name;
-use crate::sys::netlink::Family;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -46,32 +47,32 @@ impl Sets {
     /// Makes the set of a family unless it is there.
     pub fn create(self, family: Family) -> Result<()> {
         match self {
-            Sets::Ipset => probe_set::create(family),
-            Sets::Nftables => own_set::create(family),
+            Sets::Ipset => ipset::create(family),
+            Sets::Nftables => set::create(family),
         }
     }
 
     /// Enters an address for a pod, in place of whoever had it.
     pub fn add(self, address: IpAddr, uid: &str) -> Result<()> {
         match self {
-            Sets::Ipset => probe_set::add(address, uid),
-            Sets::Nftables => own_set::add(address, uid),
+            Sets::Ipset => ipset::add(address, uid),
+            Sets::Nftables => set::add(address, uid),
         }
     }
 
     /// Removes an address if its entry is this pod's; says whether it was.
     pub fn remove(self, address: IpAddr, uid: &str) -> Result<bool> {
         match self {
-            Sets::Ipset => probe_set::remove(address, uid),
-            Sets::Nftables => own_set::remove(address, uid),
+            Sets::Ipset => ipset::remove(address, uid),
+            Sets::Nftables => set::remove(address, uid),
         }
     }
 
     /// Addresses and the uids they are entered for; empty when there is no such set.
     pub fn entries(self, family: Family) -> Result<BTreeMap<IpAddr, String>> {
         match self {
-            Sets::Ipset => probe_set::entries(family),
-            Sets::Nftables => own_set::entries(family),
+            Sets::Ipset => ipset::entries(family),
+            Sets::Nftables => set::entries(family),
         }
     }
 }

@@ -6,7 +6,8 @@
 //! not.
 
 use crate::error::{Context, Error, Kind, Result};
-use crate::sys::netlink::{self, Family};
+use crate::rules::family::Family;
+use crate::sys::netlink;
 use crate::sys::{clock, file, tcp};
 use ipnet::Ipv4Net;
 use std::io::{Read, Write};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Nobody listens there but Envoy.
 const PROBE_V4: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
-/// The same for IPv6; put on `lo` together with the rules.
+/// The address that is connected to in IPv6; put on `lo` together with the rules.
 const PROBE_V6: Ipv6Addr = crate::rules::sidecar::PASSTHROUGH_V6;
 /// A step within the machine takes microseconds; this bounds one that gets nowhere.
 const STEP: Duration = Duration::from_millis(500);

@@ -1,20 +1,27 @@
 //! One visit to a namespace: look, write what differs, look again. Everything here runs on a thread inside.
 
-use super::detect::Firewall;
-use super::engine::{Backend, Reference};
-use super::look::{Kernel, Look, Part, Scope};
-use super::own::{self, Own};
-use super::xtables::Variant;
-use super::{effect, nft};
+use super::backend::Backend;
+use super::effect;
+use super::look::{Kernel, Look, Part};
+use super::nftables::dump;
+use super::nftables::tables::{self as own, Own};
+use super::reference::Reference;
+use super::routing;
+use super::scope::Scope;
+use super::xtables::detect::Firewall;
+use super::xtables::variant::Variant;
 use crate::error::{Context, Error, Kind, Result};
-use crate::rules::diff::{Expected, Found, Leftovers, Preceding, has_chain_of, plain_jumps};
-use crate::rules::program::{Effect, Program};
+use crate::rules::diff::{Expected, Found, Leftovers, has_chain_of, plain_jumps};
+use crate::rules::family::Family;
+use crate::rules::owned::owned;
+use crate::rules::preceding::Preceding;
+use crate::rules::program::{Effect, Program, Purpose};
+use crate::rules::routing::{LocalRoute, MarkRule};
 use crate::rules::ruleset::TableName;
 use crate::rules::sidecar::Traces;
 use crate::sys::exec;
 use crate::sys::file;
-use crate::sys::netlink::attributes::family_number;
-use crate::sys::netlink::{self, Family, LocalRoute, MarkRule};
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -77,9 +84,9 @@ pub struct Survey<'a> {
     pub preceding: Vec<Preceding>,
     restores: Vec<Restore>,
     wake: Vec<(Family, TableName)>,
-    /// Of tables of our own.
+    /// What is to be done about tables of our own.
     own: own::Edit<'a>,
-    /// By marks of earlier settings.
+    /// Routing by marks of earlier settings.
     stale: Vec<Effect>,
     add: Vec<Effect>,
     remove: Vec<Effect>,
@@ -110,7 +117,7 @@ impl Survey<'_> {
 #[derive(Debug, Default)]
 pub struct Seen {
     families: Vec<Family>,
-    /// As in [`Survey::preceding`].
+    /// What precedes ours in those families, as [`Survey::preceding`] has it.
     pub preceding: Vec<Preceding>,
 }
 
@@ -146,23 +153,26 @@ impl Visit<'_> {
         self.survey_of(wanted, Part::ALL)
     }
 
-    /// The same for a part of them.
+    /// Compares a part of the tables with what they should be.
     pub fn survey_of<'w>(&self, wanted: &Wanted<'w>, part: Part<'_>) -> Result<Survey<'w>> {
         self.look_at(wanted, part, false)
     }
 
-    /// The same without believing that any chain of ours is as it looks: all of them are written again.
+    /// Compares the tables without believing that any chain of ours is as it looks: all of them are written again.
     pub fn survey_in_doubt<'w>(&self, wanted: &Wanted<'w>) -> Result<Survey<'w>> {
         self.look_at(wanted, Part::ALL, true)
     }
 
     fn look_at<'w>(&self, wanted: &Wanted<'w>, part: Part<'_>, doubt: bool) -> Result<Survey<'w>> {
         let look = self.kernel.look(self.scope, self.program.purpose, part)?;
-        let owned = self.program.purpose.owned();
+        let owned = owned(self.program.purpose);
         let mut survey = Survey::default();
         let memory = self.learn(&look, wanted)?;
         survey.stale = self.stale_routing(&memory.traces, wanted)?;
         if part.has_own() {
+            if self.program.purpose != Purpose::Host {
+                survey.preceding = look.preceding();
+            }
             let doubted = doubt.then(|| look.own().without_rules(|_, _| true));
             let own = doubted.as_ref().unwrap_or(look.own());
             survey.own = wanted.own.plan(self.program.purpose, own, self.leftovers);
@@ -226,6 +236,27 @@ impl Visit<'_> {
         survey.remove.extend(self.unwanted(wanted, survey));
     }
 
+    /// The policy rules of others to which packets come before they come to those of the program.
+    pub fn preceding_policy_rules(&self, wanted: &Wanted<'_>) -> Result<Vec<Preceding>> {
+        let mut all = Vec::new();
+        for effect in &self.program.wanted {
+            if let Effect::Rule(rule) = effect
+                && wanted.families.contains_key(&rule.family)
+            {
+                all.extend(routing::preceding(*rule)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Why nothing may be taken out here.
+    pub fn objection(&self) -> Result<Option<String>> {
+        match self.program.purpose {
+            Purpose::Ambient => Ok(self.kernel.look(self.scope, Purpose::Ambient, Part::ALL)?.objection()),
+            Purpose::Sidecar | Purpose::Host => Ok(None),
+        }
+    }
+
     fn unwanted(&self, wanted: &Wanted<'_>, survey: &Survey<'_>) -> Vec<Effect> {
         let all = self.program.unwanted.iter().chain(&survey.stale).copied();
         let here =
@@ -239,10 +270,10 @@ impl Visit<'_> {
         let mut stale = Vec::new();
         for mark in traces.marks() {
             for &family in wanted.families.keys() {
-                for rule in netlink::rules_by_mark(family, mark)? {
+                for rule in routing::rules_by_mark(family, mark)? {
                     let route = LocalRoute { family, table: rule.table };
                     let both = Effect::routing((MarkRule { priority: None, ..rule }, route));
-                    if !self.program.wanted.contains(&both[0]) && netlink::has_route(route)? {
+                    if !self.program.wanted.contains(&both[0]) && routing::has_route(route)? {
                         stale.extend(both);
                     }
                 }
@@ -272,7 +303,7 @@ impl Visit<'_> {
         let (failures, added) = self.run_while(restores, || add.iter().try_for_each(effect::add), look);
         all_well(failures.into_iter().chain(added.err()).collect())?;
         for (family, table) in wake {
-            nft::wake(family_number(family), table.as_str())?;
+            dump::wake(family.number(), table.as_str())?;
         }
         let mut failures = self.run(elsewhere);
         if self.backend != Backend::Nftables {
@@ -311,7 +342,7 @@ impl Visit<'_> {
         if !self.program.purpose.has_conditional_hooks() {
             return Ok(memory);
         }
-        let owned = self.program.purpose.owned();
+        let owned = owned(self.program.purpose);
         for (&family, expected) in &wanted.families {
             for variant in Variant::ALL {
                 let view = look.view(variant, family);
@@ -333,7 +364,7 @@ impl Visit<'_> {
         self.run_while(restores, || (), |_, _| ()).0
     }
 
-    /// The same, and does something in the meantime: once, and for each that ended well before the last.
+    /// Runs the programs side by side, and does something in the meantime: once, and for each that ended well before the last.
     fn run_while<T>(
         &self,
         restores: Vec<Restore>,

@@ -3,13 +3,13 @@
 //! Rules that are right are never touched and chains are refilled in one COMMIT, so no connection escapes while rules
 //! are replaced. Rules of others are neither moved nor counted.
 
+use super::preceding::Preceding;
 use super::render::TableEdit;
 use super::ruleset::{BuiltIn, Hook, Owned, Place, RuleSet, Table, TableName};
 use super::view::{RuleView, TableView, View};
 use crate::error::Result;
 use crate::invalid;
-use crate::sys::netlink::Family;
-use std::fmt;
+use crate::rules::family::Family;
 use std::sync::OnceLock;
 
 /// A rule set together with what a kernel that holds it looks like.
@@ -43,46 +43,6 @@ pub struct Plan {
     pub wake: Vec<TableName>,
     /// What is not as it should be, one clause each.
     pub differences: Vec<String>,
-}
-
-/// A rule of somebody else in a built-in chain, to which packets come before they come to ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Preceding {
-    family: Family,
-    table: TableName,
-    chain: BuiltIn,
-    /// Number in the chain, from 0.
-    at: usize,
-    /// As in [`RuleView::body`].
-    body: Vec<u8>,
-}
-
-impl Preceding {
-    /// Those of `now` that were not there `before`, wherever in their chain these stand by now.
-    pub fn newcomers<'a>(before: &[Preceding], now: &'a [Preceding]) -> Vec<&'a Preceding> {
-        let mut known: Vec<&Preceding> = before.iter().collect();
-        let is_new = |rule: &&Preceding| {
-            let same = |one: &&Preceding| {
-                let key = |rule: &Preceding| (rule.family, rule.table, rule.chain);
-                key(one) == key(rule) && one.body == rule.body
-            };
-            match known.iter().position(same) {
-                Some(at) => {
-                    known.swap_remove(at);
-                    false
-                }
-                None => true,
-            }
-        };
-        now.iter().filter(is_new).collect()
-    }
-}
-
-impl fmt::Display for Preceding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let family = if self.family == Family::V4 { "IPv4" } else { "IPv6" };
-        write!(f, "{family} rule {} of chain {} of table {}", self.at + 1, self.chain.as_str(), self.table.as_str())
-    }
 }
 
 /// What becomes of rules of ours that are not wanted.
@@ -155,13 +115,7 @@ impl Expected {
                 // Ours may stand apart: up to the last of them.
                 let end = have.iter().rposition(|rule| want.contains(rule)).unwrap_or(0);
                 let others = have.iter().enumerate().take(end).filter(|(_, rule)| !want.contains(rule));
-                preceding.extend(others.map(|(at, rule)| Preceding {
-                    family,
-                    table,
-                    chain,
-                    at,
-                    body: rule.body.clone(),
-                }));
+                preceding.extend(others.map(|(at, rule)| Preceding::rule((family, table, chain), at, &rule.body)));
             }
         }
         preceding
@@ -297,11 +251,11 @@ fn take_out(
 
 /// One built-in chain: the hooks that it should hold against the rules that it holds.
 struct Alignment<'a> {
-    /// Those that stand before all others, then the others, each in order.
+    /// The hooks that stand before all others, then the others, each in order.
     hooks: Vec<&'a Hook>,
     /// How many stand before all others.
     first: usize,
-    /// As the kernel shows them.
+    /// The wanted rules as the kernel shows them.
     wanted: &'a [RuleView],
     have: &'a [RuleView],
     /// Where the hook is that stays; `None` where it is to be put in.

@@ -5,7 +5,7 @@ use super::program::{Program, Purpose};
 use super::ruleset::{
     BuiltIn, Chain, Hook, Owned, Place, Protocol, Rule, RuleSet, Table, TableName, Target, Test, protocol,
 };
-use crate::sys::netlink::Family;
+use crate::rules::family::Family;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Called first from POSTROUTING.

@@ -10,7 +10,8 @@ use super::ruleset::{
     BuiltIn, Chain, Hook, Mark, Owned, Protocol, Rule, RuleSet, Table, TableName, Target, connmark, destination,
     from_port, header, in_interface, mark, out_interface, protocol, source, to_port,
 };
-use crate::sys::netlink::{Family, LocalRoute, MarkRule};
+use crate::rules::family::Family;
+use crate::rules::routing::{LocalRoute, MarkRule};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

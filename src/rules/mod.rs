@@ -5,11 +5,16 @@
 //! tables of nf_tables of them instead.
 
 pub mod diff;
+pub mod family;
 pub mod host;
 pub mod inpod;
 pub mod nftables;
+pub mod owned;
+pub mod preceding;
 pub mod program;
+pub mod provenance;
 pub mod render;
+pub mod routing;
 pub mod ruleset;
 pub mod sidecar;
 pub mod view;

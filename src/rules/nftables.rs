@@ -1,20 +1,19 @@
 //! Rule sets as nf_tables hold them: tables of our own in the `inet` family, which IPv4 and IPv6 share.
 //!
 //! The tables are made from the rule sets of both families, so that they mean what those mean to iptables. A rule that
-//! is the same in both stands there once; one of a single family says which. There are two views of the same tables:
-//! [`text`], for `nft -f`, and [`wire`], for the kernel.
+//! is the same in both stands there once; one of a single family says which. [`text`] prints
+//! the tables for `nft -f`.
 //!
 //! What differs from iptables: a packet that belongs to no socket has no owner, and neither `skuid 1` nor `skuid != 1`
 //! holds for it; invalid packets are dropped of TCP only, so that neighbour discovery, which conntrack does not know,
 //! gets through.
 
 pub mod text;
-pub mod wire;
 
 use super::program::Purpose;
 use super::ruleset::{BuiltIn, ConnState, Mark, Match, Place, Port, Protocol, RuleSet, Target, Test};
 use super::{host, ruleset, ruleset::TableName};
-use crate::sys::netlink::Family;
+use crate::rules::family::Family;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
@@ -64,7 +63,7 @@ pub enum Side {
     Destination,
 }
 
-/// Whose mark.
+/// The thing that carries a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     /// The packet's.
@@ -194,7 +193,7 @@ fn base_name(hook: BuiltIn) -> &'static str {
     }
 }
 
-/// As iptables attaches the chains of these tables.
+/// The attachment that iptables gives the chains of these tables.
 fn base(table: TableName, hook: BuiltIn) -> Base {
     let (kind, priority) = match (table, hook) {
         (TableName::Nat, BuiltIn::Postrouting) => ("nat", 100),

@@ -1,9 +1,9 @@
 //! What is put into a network namespace for one purpose: rules by family, and what these need besides. A value: the
 //! same mechanism applies, checks and removes every program.
 
-use super::ruleset::{Owned, RuleSet};
-use super::{host, inpod, sidecar};
-use crate::sys::netlink::{Family, LocalRoute, MarkRule};
+use super::family::Family;
+use super::routing::{LocalRoute, MarkRule};
+use super::ruleset::RuleSet;
 use std::net::Ipv6Addr;
 
 /// What a program is for; decides what in a namespace is ours.
@@ -18,15 +18,6 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// The chains that may be there because of us, whatever the settings, with the plain jumps to them.
-    pub fn owned(self) -> &'static [Owned] {
-        match self {
-            Purpose::Ambient => inpod::OWNED,
-            Purpose::Sidecar => sidecar::OWNED,
-            Purpose::Host => host::OWNED,
-        }
-    }
-
     /// Rules of ours in built-in chains may be more than plain jumps: what earlier settings left is told by its form.
     pub fn has_conditional_hooks(self) -> bool {
         self == Purpose::Sidecar
@@ -65,7 +56,7 @@ impl Effect {
 pub struct Program {
     /// What it is for.
     pub purpose: Purpose,
-    /// By family. One without tables is a family in which nothing of ours should be; one that is not listed is left
+    /// The rules by family. One without tables is a family in which nothing of ours should be; one that is not listed is left
     /// alone.
     pub rules: Vec<RuleSet>,
     /// What must be there besides.
@@ -75,7 +66,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The same with nothing wanted: to apply it is to remove.
+    /// This program with nothing wanted: to apply it is to remove.
     #[must_use]
     pub fn emptied(mut self) -> Self {
         for set in &mut self.rules {
@@ -85,7 +76,7 @@ impl Program {
         self
     }
 
-    /// The same without anything of one family.
+    /// This program without anything of one family.
     #[must_use]
     pub fn without(mut self, family: Family) -> Self {
         self.rules.retain(|set| set.family != family);

@@ -151,7 +151,7 @@ fn joined(ports: &[u16]) -> String {
     ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// As iptables writes it.
+/// The word that iptables writes.
 fn state_name(state: ConnState) -> &'static str {
     match state {
         ConnState::Invalid => "INVALID",

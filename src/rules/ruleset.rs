@@ -3,7 +3,7 @@
 //! A backend renders this model; nothing here knows how a rule is written down. Matches keep their order, because the
 //! kernel keeps it and two rule sets are compared by what the kernel holds.
 
-use crate::sys::netlink::Family;
+use crate::rules::family::Family;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::ops::Not;
@@ -61,7 +61,7 @@ impl TableName {
     /// All of them.
     pub const ALL: [TableName; 3] = [TableName::Mangle, TableName::Nat, TableName::Raw];
 
-    /// As iptables writes it.
+    /// The name that iptables writes.
     pub fn as_str(self) -> &'static str {
         match self {
             TableName::Mangle => "mangle",
@@ -86,7 +86,7 @@ impl BuiltIn {
     /// All of them.
     pub const ALL: [BuiltIn; 3] = [BuiltIn::Prerouting, BuiltIn::Output, BuiltIn::Postrouting];
 
-    /// As iptables writes it.
+    /// The name that iptables writes.
     pub fn as_str(self) -> &'static str {
         match self {
             BuiltIn::Prerouting => "PREROUTING",
@@ -225,7 +225,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As iptables writes it, for the protocol and for the match of its header.
+    /// The name that iptables writes, for the protocol and for the match of its header.
     pub fn as_str(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",

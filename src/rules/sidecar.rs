@@ -13,7 +13,9 @@ use super::ruleset::{
     conn_state, connmark, destination, from_port, group, in_interface, mark, out_interface, protocol, source, to_port,
     to_ports, user,
 };
-use crate::sys::netlink::{Family, LocalRoute, MarkRule};
+use super::view::TableView;
+use crate::rules::family::Family;
+use crate::rules::routing::{LocalRoute, MarkRule};
 use Protocol::{Tcp, Udp};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,7 +25,7 @@ pub use traces::Traces;
 /// How inbound traffic reaches Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Interception {
-    /// By destination NAT; Envoy sees itself as the destination and asks for the original one.
+    /// It is redirected by destination NAT; Envoy sees itself as the destination and asks for the original one.
     Redirect,
     /// Transparently, source and destination kept.
     Tproxy,
@@ -93,7 +95,7 @@ pub struct Settings {
     pub interfaces_excluded: Vec<String>,
     /// Virtual interfaces whose traffic counts as outbound (KubeVirt, docker in docker).
     pub reroute_interfaces: Vec<String>,
-    /// Whose outbound traffic is captured.
+    /// The groups whose outbound traffic is captured.
     pub owner_groups: OwnerGroups,
     /// DNS redirection.
     pub dns: Dns,
@@ -154,6 +156,11 @@ pub const OWNED: &[Owned] = &[
     Owned { table: TableName::Raw, from: Some(BuiltIn::Output), chain: OUTPUT_DNS },
     Owned { table: TableName::Raw, from: Some(BuiltIn::Prerouting), chain: INBOUND },
 ];
+
+/// Whether a table nat leads what a pod sends to a sidecar.
+pub fn leads_to_sidecar(nat: &TableView) -> bool {
+    nat.rules(OUTPUT).iter().any(|rule| rule.jumps_to(REDIRECT) || rule.jumps_to(IN_REDIRECT))
+}
 
 /// Mark of packets that Envoy sends to its own pod by the pod's address.
 const OUTBOUND_MARK: u32 = 1338;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The tables of one family, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
-    /// By name.
+    /// The content by name.
     pub tables: BTreeMap<String, TableView>,
 }
 
@@ -17,7 +17,7 @@ pub struct View {
 pub struct TableView {
     /// Switched off as a whole (nf_tables' flag `dormant`): no packet comes by.
     pub dormant: bool,
-    /// By name.
+    /// The content by name.
     pub chains: BTreeMap<String, ChainView>,
 }
 
@@ -72,7 +72,7 @@ impl View {
         self.tables.get(name)
     }
 
-    /// The same as if chains of these tables and names that the kernel does not call by itself held nothing.
+    /// This view as if chains of these tables and names that the kernel does not call by itself held nothing.
     pub fn without_rules(&self, of: impl Fn(&str, &str) -> bool) -> View {
         let mut view = self.clone();
         for (table, content) in &mut view.tables {

@@ -2,14 +2,14 @@
 
 use crate::support::eventually;
 use crate::support::netns::{Backend, PodNetns, iptables_save, run_in};
+use ferrule::dataplane::routing::{add_rule, has_route, has_rule, remove_route, remove_rule, replace_route};
 use ferrule::error::Kind;
+use ferrule::rules::family::Family;
+use ferrule::rules::routing::{LocalRoute, MarkRule};
 use ferrule::sys::exec;
 use ferrule::sys::fd::{recv_with_fds, send_with_fd};
 use ferrule::sys::file::HostRoot;
-use ferrule::sys::netlink::{
-    Family, LocalRoute, MarkRule, add_address, add_rule, addresses, has_route, has_rule, netfilter, remove_route,
-    remove_rule, replace_route, set_link_up,
-};
+use ferrule::sys::netlink::{add_address, addresses, netfilter, set_link_up};
 use ferrule::sys::netns::{Netns, Owner};
 use ferrule::sys::unix::{Connection, Listener, SocketType};
 use std::fs::{File, Permissions};

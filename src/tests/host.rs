@@ -3,9 +3,10 @@
 use crate::support::netns::{Backend, iptables_save, run_in};
 use ferrule::dataplane::engine::{Engine, Options};
 use ferrule::dataplane::host::Host;
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
+use ferrule::rules::family::Family;
 use ferrule::rules::host::Settings;
-use ferrule::sys::netlink::{Family, set_link_up};
+use ferrule::sys::netlink::set_link_up;
 use ferrule::sys::netns::Netns;
 use std::net::IpAddr;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! The host's probe sets, against the kernel and as `ipset` shows them.
 
-use ferrule::dataplane::probe_set;
-use ferrule::sys::netlink::Family;
+use ferrule::dataplane::xtables::ipset as probe_set;
+use ferrule::rules::family::Family;
 use ferrule::sys::netns::Netns;
 use std::net::IpAddr;
 use std::process::Command;

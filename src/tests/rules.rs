@@ -5,4 +5,6 @@ mod damage;
 mod detect;
 mod escape;
 mod meaning;
+mod order;
 pub(crate) mod pod;
+mod provenance;

@@ -3,8 +3,9 @@
 use super::finding::Finding;
 use crate::cli::iptables::lock_dir;
 use crate::config::doctor::Options;
-use crate::dataplane::engine::{self, Backend, Engine};
-use crate::dataplane::xtables::Variant;
+use crate::dataplane::backend::Backend;
+use crate::dataplane::engine::{self, Engine};
+use crate::dataplane::xtables::variant::Variant;
 use crate::error::Result;
 use crate::sys::netns::Netns;
 

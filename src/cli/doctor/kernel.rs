@@ -2,10 +2,10 @@
 
 use super::finding::Finding;
 use crate::config::doctor::Options;
-use crate::dataplane::extension::{EXTENSIONS, Extension, Need, Presence};
-use crate::dataplane::probe_set;
+use crate::dataplane::xtables::extension::{EXTENSIONS, Extension, Need, Presence};
+use crate::dataplane::xtables::ipset;
 use crate::error::Result;
-use crate::sys::netlink::Family;
+use crate::rules::family::Family;
 use crate::sys::netns::Netns;
 use crate::sys::{file, watch};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) struct Facts {
 impl Facts {
     pub(super) fn gather(options: &Options) -> Self {
         let iptables = !options.native_nftables;
-        let set = || Netns::scratch()?.enter(|| probe_set::create(Family::V4))?;
+        let set = || Netns::scratch()?.enter(|| ipset::create(Family::V4))?;
         Facts {
             extensions: if iptables { EXTENSIONS.map(|ext| (ext, ext.presence())).to_vec() } else { Vec::new() },
             set: if iptables { set() } else { Ok(()) },

@@ -4,8 +4,8 @@
 //! mesh. It is not ours to move (whoever put it there would put it back, and traffic would flow in between), but people
 //! are told.
 
-use crate::rules::diff::Preceding;
 use crate::rules::inpod::Settings;
+use crate::rules::preceding::Preceding;
 
 /// How a pod's rules stand with those of others, in one namespace.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 use super::location::Location;
 use super::preceding::{Change, PrecedingRules};
 use crate::node::records::NodeSettings;
-use crate::rules::diff::Preceding;
 use crate::rules::inpod::Settings;
+use crate::rules::preceding::Preceding;
 use crate::sys::netns::{Netns, NetnsId};
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Tables as input of `nft -f`, one command a line.
 
 use super::{Base, Chain, Of, Rule, Side, Statement, Table};
+use crate::rules::family::Family;
 use crate::rules::host::probe_set;
 use crate::rules::ruleset::{BuiltIn, ConnState};
-use crate::sys::netlink::Family;
 use std::fmt::{self, Display, Formatter, Write as _};
 
 /// The input that puts the tables in place of those of the same names, in one transaction. A table with sets stays,

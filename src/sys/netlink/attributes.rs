@@ -2,7 +2,6 @@
 //!
 //! Formats: `linux/netlink.h`, `linux/netfilter/nfnetlink.h`.
 
-use super::Family;
 use crate::error::Result;
 use crate::invalid;
 use std::borrow::Cow;
@@ -13,14 +12,6 @@ pub const HEADER_SIZE: usize = 4;
 /// `struct nfgenmsg` of a family number.
 pub fn header(family: u8) -> [u8; HEADER_SIZE] {
     [family, 0, 0, 0]
-}
-
-/// The number the subsystems give a family (`NFPROTO_…`).
-pub fn family_number(family: Family) -> u8 {
-    match family {
-        Family::V4 => libc::NFPROTO_IPV4 as u8,
-        Family::V6 => libc::NFPROTO_IPV6 as u8,
-    }
 }
 
 /// Flag of the type of an attribute that holds others (`NLA_F_NESTED`).

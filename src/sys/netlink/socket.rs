@@ -1,6 +1,6 @@
 //! One request to the kernel and its answers (netlink(7)), whatever the protocol on top.
 
-use super::{Change, RawMessage};
+use super::message::{Change, RawMessage};
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
 use crate::sys::thread::ThreadNetns;
@@ -81,7 +81,7 @@ pub(super) fn batch(subsystem: u8, changes: &[Change]) -> Result<()> {
 struct Link {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// Of the last request.
+    /// The number of the last request.
     seq: u32,
 }
 

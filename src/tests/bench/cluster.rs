@@ -5,7 +5,7 @@ use super::node::{Node, Sandbox};
 use super::ztunnel::Ztunnel;
 use super::{Options, Row};
 use crate::apiserver::ApiServer;
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::Ipv4Addr;

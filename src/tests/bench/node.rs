@@ -3,14 +3,15 @@
 
 use super::ztunnel::Ztunnel;
 use crate::standin::{self, Standin};
-use ferrule::dataplane::engine::Backend;
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::backend::Backend;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::http::client::{Response, encode_request, exchange, read_response};
+use ferrule::rules::family::Family;
 use ferrule::rules::inpod::{Settings, rules};
 use ferrule::rules::render::restore;
 use ferrule::sys::exchange::Exchange;
 use ferrule::sys::exec::find_program;
-use ferrule::sys::netlink::{Family, add_address, set_link_up};
+use ferrule::sys::netlink::{add_address, set_link_up};
 use ferrule::sys::netns::Netns;
 use ferrule::sys::unix::{Connection, SocketType};
 use serde_json::{Value, json};

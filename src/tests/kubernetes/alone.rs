@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::netns::{Backend, iptables_save};
-use ferrule::sys::netlink::Family;
+use ferrule::rules::family::Family;
 use std::process::Command;
 
 const IP: &str = "10.49.2.2";

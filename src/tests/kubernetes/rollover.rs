@@ -3,7 +3,7 @@
 //! is what Istio's would find of its own kind.
 
 use super::*;
-use ferrule::sys::netlink::Family;
+use ferrule::rules::family::Family;
 use ferrule::zds::server::{Notice, Options, Request, Server, WorkloadInfo};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

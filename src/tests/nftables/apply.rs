@@ -3,7 +3,8 @@
 use crate::rules::pod::{every_settings, everything, plain, pod, sh};
 use crate::sidecar::scene;
 use crate::support::engine::programmer;
-use ferrule::dataplane::engine::{Applied, Backend};
+use ferrule::dataplane::backend::Backend;
+use ferrule::dataplane::engine::Applied;
 use ferrule::rules::diff::Leftovers;
 use ferrule::rules::inpod::Settings;
 use ferrule::rules::program::Program;

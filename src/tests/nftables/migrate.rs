@@ -3,7 +3,8 @@
 use crate::rules::pod::{everything, plain, pod, sh};
 use crate::sidecar::scene;
 use crate::support::engine::{BACKENDS, programmer};
-use ferrule::dataplane::engine::{Applied, Backend};
+use ferrule::dataplane::backend::Backend;
+use ferrule::dataplane::engine::Applied;
 use ferrule::rules::inpod::Settings;
 use ferrule::rules::program::Program;
 use ferrule::rules::sidecar::{self, Dns, Interception};

@@ -1,7 +1,7 @@
 //! What is printed for `nft -f` and what is written over netlink are the same to the kernel.
 
 use crate::support::netns::{nft_list, run_in};
-use ferrule::dataplane::own;
+use ferrule::dataplane::nftables::tables as own;
 use ferrule::rules::nftables::{tables, text};
 use ferrule::rules::program::{Program, Purpose};
 use ferrule::rules::sidecar::{Dns, Interception, Only, OwnerGroups};

@@ -4,11 +4,11 @@ use super::pod::{
     VARIANTS, calls, counted_programs, every_settings, everything, foreign, plain, pod, programmer, routing, saved, sh,
 };
 use ferrule::dataplane::inpod::{Applied, InPod, Options};
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::error::Kind;
+use ferrule::rules::family::Family;
 use ferrule::rules::inpod::{Settings, rules};
 use ferrule::rules::render::restore;
-use ferrule::sys::netlink::Family;
 use ferrule::sys::netns::Netns;
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn every_setting_is_applied_once_and_removed_without_a_trace() {
     }
 }
 
-/// As two plugins that a runtime starts for one sandbox, and a person's command beside the agent.
+/// Two plugins that a runtime starts for one sandbox, and a person's command beside the agent.
 #[test]
 fn several_at_once_come_to_the_same() {
     for variant in VARIANTS {

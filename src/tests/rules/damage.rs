@@ -2,7 +2,7 @@
 
 use super::pod::{VARIANTS, everything, foreign, load, plain, pod, programmer, sh};
 use ferrule::dataplane::inpod::Applied;
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::rules::inpod::Settings;
 use ferrule::sys::netns::Netns;
 
@@ -97,7 +97,7 @@ fn of_others(netns: &Netns) -> Vec<String> {
     everything(netns).into_iter().filter(|line| !is_ours(line) && !line.contains(" *")).collect()
 }
 
-/// As an earlier Istio wrote them: the same names, other rules, a different order of tables.
+/// An earlier Istio wrote them otherwise: the same names, other rules, a different order of tables.
 const OLDER: &str = "\
 *nat
 :ISTIO_PRERT - [0:0]

@@ -1,9 +1,9 @@
 //! Which iptables is taken.
 
 use super::pod::{VARIANTS, counted_programs, plain, programmer, sh};
-use ferrule::dataplane::engine::Backend;
+use ferrule::dataplane::backend::Backend;
 use ferrule::dataplane::inpod::{InPod, Options};
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::error::{Kind, Result};
 use ferrule::sys::netns::Netns;
 use std::path::Path;

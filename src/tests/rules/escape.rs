@@ -3,9 +3,9 @@
 use super::pod::{plain, pod, sh};
 use crate::support::engine::{BACKENDS, programmer};
 use crate::support::traffic::{Flow, none_escapes};
-use ferrule::dataplane::engine::Backend;
+use ferrule::dataplane::backend::Backend;
 use ferrule::dataplane::inpod::Applied;
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::rules::inpod::Settings;
 use ferrule::sys::netns::Netns;
 use std::net::TcpListener;

@@ -1,9 +1,9 @@
 //! What our text means to the kernel is what the text of Istio 1.31 means (test-fixtures/rules/istio-1.31).
 
 use super::pod::{VARIANTS, plain, saved, sh};
+use ferrule::rules::family::Family;
 use ferrule::rules::inpod::Settings;
 use ferrule::rules::{host, inpod, render};
-use ferrule::sys::netlink::Family;
 use ferrule::sys::netns::Netns;
 
 const FAMILIES: [(Family, &str, &str); 2] = [(Family::V4, "iptables", "ipv4"), (Family::V6, "ip6tables", "ipv6")];

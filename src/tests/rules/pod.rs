@@ -1,9 +1,9 @@
 //! A network namespace to put rules into, and eyes that do not use the code under test.
 
 use crate::support::engine;
-use ferrule::dataplane::engine::Backend;
+use ferrule::dataplane::backend::Backend;
 use ferrule::dataplane::inpod::InPod;
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::rules::inpod::Settings;
 use ferrule::sys::netns::Netns;
 use std::net::Ipv4Addr;
@@ -155,4 +155,10 @@ pub(crate) fn counted_programs(dir: &Path) {
 /// How many programs of [`counted_programs`] were run.
 pub(crate) fn calls(dir: &Path) -> usize {
     std::fs::read_to_string(dir.join("calls")).unwrap().lines().count()
+}
+
+/// What `nft` lists of tables that are not those of iptables.
+pub(super) fn meaningful_nft(netns: &Netns) -> Vec<String> {
+    let list = sh(netns, "nft -a list ruleset 2>/dev/null | sed '/^table ip6* /,/^}/d'");
+    list.lines().map(str::to_owned).collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::support::netns::{Backend, PodNetns, iptables_save, nft_list, run_in};
 use crate::support::program::{Finished, ferrule, ferrule_as, finish, istio_validation};
-use ferrule::sys::netlink::Family;
+use ferrule::rules::family::Family;
 use std::io::Write;
 use std::net::TcpListener;
 

@@ -3,9 +3,9 @@
 use super::scene::{VARIANTS, plain};
 use crate::support::engine::programmer;
 use crate::support::netns::{PodNetns, run_in};
-use ferrule::dataplane::engine::Backend;
+use ferrule::dataplane::backend::Backend;
 use ferrule::dataplane::inpod::Applied;
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::rules::diff::Leftovers;
 use ferrule::rules::program::Program;
 use ferrule::rules::sidecar::{Dns, Interception, Only, OwnerGroups, Settings, program};

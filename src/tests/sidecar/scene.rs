@@ -8,7 +8,7 @@ use crate::support::engine::{BACKENDS, programmer};
 use crate::support::eventually;
 use crate::support::netns::{PodNetns, run_in};
 use ferrule::dataplane::inpod::{Applied, InPod};
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::rules::program::Program;
 use ferrule::rules::sidecar::{Only, Settings, program};
 use ferrule::sys::netlink;

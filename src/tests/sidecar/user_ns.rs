@@ -2,7 +2,7 @@
 
 use super::scene::plain;
 use crate::support::engine::{BACKENDS, options};
-use ferrule::dataplane::engine::Backend;
+use ferrule::dataplane::backend::Backend;
 use ferrule::dataplane::inpod::{Applied, InPod};
 use ferrule::rules::inpod;
 use ferrule::rules::sidecar::program;

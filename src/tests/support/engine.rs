@@ -1,8 +1,8 @@
 //! Programmers of a backend of one's choice.
 
-use ferrule::dataplane::engine::Backend;
+use ferrule::dataplane::backend::Backend;
 use ferrule::dataplane::inpod::{InPod, Options};
-use ferrule::dataplane::xtables::Variant;
+use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::sys::netns::Netns;
 use std::path::Path;
 use tempfile::TempDir;

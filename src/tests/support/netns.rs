@@ -1,6 +1,7 @@
 //! Network namespaces as pods have them: with a path that a plugin can be given.
 
-use ferrule::sys::netlink::{Family, set_link_up};
+use ferrule::rules::family::Family;
+use ferrule::sys::netlink::set_link_up;
 use ferrule::sys::netns::Netns;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::fs::File;

@@ -20,12 +20,6 @@ cli/wait.rs
 config.rs
 config/table.rs
 
-dataplane/engine.rs
-dataplane/legacy.rs
-dataplane/look.rs
-dataplane/nft.rs
-dataplane/visit.rs
-
 install/conf/mod.rs
 install/directory.rs
 install/entry.rs
@@ -35,15 +29,6 @@ install/plan.rs
 install/plan/runtime.rs
 
 
-
-rules/host.rs
-rules/inpod.rs
-rules/program.rs
-rules/sidecar.rs
-
-sys/netlink.rs
-sys/netlink/attributes.rs
-sys/netlink/socket.rs
 
 tests/bench/cluster.rs
 tests/bench/mod.rs
@@ -62,7 +47,6 @@ tests/install/faults.rs
 
 /// Files that import what is not below them.
 pub(super) const FLOORS: &str = "
-rules/nftables/wire.rs
 ";
 
 /// Files that are long without a reason.
@@ -89,7 +73,6 @@ cli/doctor/platform.rs
 cli/doctor/server.rs
 cli/page.rs
 cli/plugin.rs
-cli/rules.rs
 cli/running.rs
 cli/status.rs
 
@@ -102,16 +85,7 @@ cni/version.rs
 config/iptables.rs
 config/option.rs
 
-dataplane/branch_eni.rs
-dataplane/engine.rs
-dataplane/host.rs
-dataplane/inpod.rs
-dataplane/look.rs
-dataplane/own.rs
 dataplane/procfs/cgroup.rs
-dataplane/validation.rs
-dataplane/visit.rs
-dataplane/xtables.rs
 
 install/conflict.rs
 install/keeper.rs
@@ -130,21 +104,11 @@ pod/selector.rs
 pod/strings.rs
 pod/types.rs
 
-rules/diff.rs
-rules/nftables.rs
-rules/program.rs
-rules/render.rs
-rules/ruleset.rs
-rules/sidecar.rs
-rules/view.rs
 
-sys/netlink/socket.rs
 
 tests/bench/cluster.rs
 tests/bench/pairs.rs
 tests/bench/ztunnel.rs
-tests/rules/apply.rs
-tests/rules/damage.rs
 tests/sidecar/envoy.rs
 tests/tools.rs
 tests/tools/doctor.rs

@@ -1,20 +1,24 @@
 //! What the kernel answers: netlink, socket options, `/proc`.
 
 use super::{assert_restore, text};
-use ferrule::dataplane::own::Own;
+use ferrule::dataplane::nftables::tables::Own;
+use ferrule::dataplane::nftables::{decode as nft, dump::Dump, set as own_set};
+use ferrule::dataplane::policy::PolicyRule;
 use ferrule::dataplane::procfs::cgroup::{Judgement, Layout};
 use ferrule::dataplane::procfs::root::CgroupRoots;
 use ferrule::dataplane::procfs::start_time;
 use ferrule::dataplane::procfs::uid::PodUid;
-use ferrule::dataplane::{legacy, nft, own_set, probe_set};
+use ferrule::dataplane::routing::{is_route, parse_rule};
+use ferrule::dataplane::xtables::{entries as legacy, ipset as probe_set};
 use ferrule::rules::diff::{Expected, Leftovers, plain_jumps};
+use ferrule::rules::family::Family;
 use ferrule::rules::inpod::{OWNED, Settings, rules};
 use ferrule::rules::nftables::{owned, tables};
 use ferrule::rules::program::Purpose;
+use ferrule::rules::routing::LocalRoute;
 use ferrule::rules::view::View;
-use ferrule::sys::netlink::policy::PolicyRule;
 use ferrule::sys::netlink::socket::Answers;
-use ferrule::sys::netlink::{Family, LocalRoute, MarkRule, RawMessage, address};
+use ferrule::sys::netlink::{RawMessage, address};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -37,7 +41,7 @@ pub fn netlink(input: &[u8]) {
 
 /// A dump of nf_tables: one rule for each message at most, and what follows from it is input for iptables-restore.
 fn nft_dump(input: &[u8]) {
-    let mut dump = nft::Dump::default();
+    let mut dump = Dump::default();
     let all = messages(input);
     let count = all.len();
     for message in all {
@@ -56,7 +60,7 @@ fn nft_dump(input: &[u8]) {
     for (family, view) in views {
         compared(family, view);
     }
-    if let Ok(view) = nft::decode_own(&dump, &owned(Purpose::Ambient)) {
+    if let Ok((view, _)) = nft::decode_shared(&dump, &owned(Purpose::Ambient)) {
         assert!(rules(&view) <= count);
         own_compared(view);
     }
@@ -143,15 +147,15 @@ fn own_set_dump(input: &[u8]) {
 fn route_dump(input: &[u8]) {
     for message in messages(input) {
         if let Some(rule) = PolicyRule::parse(&message) {
-            assert!(MarkRule::parse(&message).is_none(), "{rule:?}");
+            assert!(parse_rule(&message).is_none(), "{rule:?}");
         }
-        if let Some(rule) = MarkRule::parse(&message) {
+        if let Some(rule) = parse_rule(&message) {
             assert!(rule.priority.is_some());
         }
         for family in FAMILIES {
             let route = LocalRoute { family, table: 100 };
             // One of another table is another route.
-            assert!(!route.is(&message) || !LocalRoute { table: 101, ..route }.is(&message));
+            assert!(!is_route(&route, &message) || !is_route(&LocalRoute { table: 101, ..route }, &message));
         }
         let _ = address(&message);
     }

@@ -7,9 +7,9 @@ use ferrule::pod::overrides::{self, is_interface_name};
 use ferrule::pod::redirection;
 use ferrule::pod::selector::EnablementSelectors;
 use ferrule::pod::types::{Pod, StringMap};
+use ferrule::rules::family::Family;
 use ferrule::rules::render::restore;
 use ferrule::rules::{inpod, sidecar};
-use ferrule::sys::netlink::Family;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Objects in JSON or YAML: the same at every reading, each with a name, a uid and plain addresses.

@@ -1,9 +1,11 @@
 //! Policy rules that match where a packet comes from or goes to, and the routes to single hosts, in the calling thread's
 //! network namespace.
 
-use super::attributes::{Attributes, put};
-use super::{Family, Lookup, RawMessage, TO_TABLE, change, dump, fra, route_header, rta, rule_header, unless};
+use super::routing::{Lookup, TO_TABLE, fra, route_header, rta, rule_header};
 use crate::error::{Context, Result};
+use crate::rules::family::Family;
+use crate::sys::netlink::attributes::{Attributes, put};
+use crate::sys::netlink::{RawMessage, change, dump, unless};
 use nix::net::if_::if_indextoname;
 use std::net::IpAddr;
 

@@ -2,13 +2,13 @@
 //!
 //! Formats: `linux/netfilter/nf_tables.h`. Numbers in attributes are big endian; data that is compared is as it stands
 //! in the packet, or in the order of this machine where it does not come from the packet. What `nft` reads and writes
-//! are such lists too: they are made here as it makes them, so that it shows them as [`super::text`] has them.
+//! are such lists too: they are made here as it makes them, so that it shows them as [`crate::rules::nftables::text`] has them.
 
-use super::{Of, Rule, Side, Statement};
+use crate::rules::family::Family;
 use crate::rules::host::probe_set;
+use crate::rules::nftables::{Of, Rule, Side, Statement};
 use crate::rules::ruleset::{ConnState, Protocol};
-use crate::sys::netlink::Family;
-use crate::sys::netlink::attributes::{NESTED, family_number, put, put_text};
+use crate::sys::netlink::attributes::{NESTED, put, put_text};
 use std::net::IpAddr;
 
 /// `NFTA_LIST_ELEM`.
@@ -129,7 +129,7 @@ impl List {
             Statement::Tproxy(family, port) => {
                 self.immediate(&port.to_be_bytes());
                 // NFTA_TPROXY_FAMILY, …_REG_PORT.
-                self.expression("tproxy", &[(1, family_number(*family).into()), (3, REGISTER)]);
+                self.expression("tproxy", &[(1, family.number().into()), (3, REGISTER)]);
             }
             Statement::Redirect(port) => {
                 self.immediate(&port.to_be_bytes());
@@ -139,7 +139,7 @@ impl List {
             Statement::SourceNat(address) => {
                 self.immediate(&octets(*address));
                 // NFTA_NAT_TYPE (NFT_NAT_SNAT), …_FAMILY, …_REG_ADDR_MIN.
-                let family = family_number(Family::of(*address)).into();
+                let family = Family::of(*address).number().into();
                 self.expression("nat", &[(1, 0), (2, family), (3, REGISTER)]);
             }
             Statement::Accept => self.verdict(1, None),
@@ -153,7 +153,7 @@ impl List {
         if self.family != Some(family) {
             self.family = Some(family);
             self.meta(meta::NFPROTO);
-            self.compare(false, &[family_number(family)]);
+            self.compare(false, &[family.number()]);
         }
     }
 

@@ -3,18 +3,20 @@
 //!
 //! In the calling thread's namespace. Formats: `linux/netfilter/nf_tables.h`.
 
-use super::nft::{self, INET, NEWCHAIN, NEWRULE, NEWTABLE, SUBSYSTEM, kind};
+use super::dump;
+use super::expression::expressions;
+use super::message::{self, INET, NEWCHAIN, NEWRULE, NEWTABLE, SUBSYSTEM, kind};
 use crate::error::{Context, Result};
 use crate::invalid;
 use crate::rules::diff::Leftovers;
+use crate::rules::family::Family;
 use crate::rules::host::probe_set;
-use crate::rules::nftables::wire::expressions;
 use crate::rules::nftables::{Base, Chain, Table, owned, text};
 use crate::rules::program::Purpose;
 use crate::rules::ruleset::BuiltIn;
 use crate::rules::view::{TableView, View};
 use crate::sys::netlink::attributes::{NESTED, header, put, put_text};
-use crate::sys::netlink::{self, Change, Family};
+use crate::sys::netlink::{self, Change};
 
 const DELTABLE: u16 = kind(2);
 const DELCHAIN: u16 = kind(5);
@@ -22,7 +24,7 @@ const DELRULE: u16 = kind(8);
 const NEWSET: u16 = kind(9);
 const SET_KEY_TYPE: u16 = 4;
 const SET_KEY_LENGTH: u16 = 5;
-/// By which the rest of the transaction may call it.
+/// The number by which the rest of the transaction may call it.
 const SET_ID: u16 = 10;
 
 const CREATE: i32 = libc::NLM_F_CREATE;
@@ -32,7 +34,7 @@ const CREATE: i32 = libc::NLM_F_CREATE;
 pub struct Own {
     /// The tables.
     pub tables: Vec<Table>,
-    /// As the kernel shows them.
+    /// The tables as the kernel shows them.
     pub view: View,
 }
 
@@ -41,7 +43,7 @@ pub struct Own {
 pub struct Edit<'a> {
     /// Tables that are written, whatever stands there.
     write: Vec<&'a Table>,
-    /// Those of them that are not there at all.
+    /// Names of tables to write that are not there at all.
     missing: Vec<&'static str>,
     /// The chains of those that stay because of their sets.
     chains: Vec<(&'static str, Vec<String>)>,
@@ -133,7 +135,7 @@ impl Edit<'_> {
         self.write.is_empty() && self.remove.is_empty()
     }
 
-    /// The same as input of `nft -f`.
+    /// What is to be done, as input of `nft -f`.
     pub fn script(&self) -> String {
         let tables: Vec<Table> = self.write.iter().map(|table| (*table).clone()).collect();
         let removed = self.remove.iter().map(|name| format!("delete table inet {name}\n"));
@@ -146,7 +148,7 @@ impl Edit<'_> {
             return Ok(());
         }
         for name in &self.wake {
-            nft::wake(INET, name)?;
+            dump::wake(INET, name)?;
         }
         let mut changes = Vec::new();
         for table in &self.write {
@@ -186,8 +188,8 @@ fn clear(table: &Table, there: &[String], missing: bool, changes: &mut Vec<Chang
         for kind in [DELRULE, DELCHAIN] {
             changes.extend(there.iter().map(|chain| {
                 let mut payload = header(INET).to_vec();
-                put_text(&mut payload, nft::CHAIN_TABLE, name);
-                put_text(&mut payload, if kind == DELRULE { nft::RULE_CHAIN } else { nft::CHAIN_NAME }, chain);
+                put_text(&mut payload, message::CHAIN_TABLE, name);
+                put_text(&mut payload, if kind == DELRULE { message::RULE_CHAIN } else { message::CHAIN_NAME }, chain);
                 change(kind, 0, payload)
             }));
         }
@@ -200,7 +202,7 @@ fn fill(table: &Table, changes: &mut Vec<Change>) {
     let Table { name, chains, .. } = table;
     for chain in chains {
         let mut payload = named(&[name]);
-        put_text(&mut payload, nft::CHAIN_NAME, chain.name);
+        put_text(&mut payload, message::CHAIN_NAME, chain.name);
         if let Some(base) = chain.base {
             attach(&mut payload, base);
         }
@@ -209,7 +211,7 @@ fn fill(table: &Table, changes: &mut Vec<Change>) {
     for Chain { name: chain, rules, .. } in chains {
         for rule in rules {
             let mut payload = named(&[name, chain]);
-            put(&mut payload, nft::RULE_EXPRESSIONS | NESTED, &expressions(rule));
+            put(&mut payload, message::RULE_EXPRESSIONS | NESTED, &expressions(rule));
             changes.push(change(NEWRULE, CREATE | libc::NLM_F_APPEND, payload));
         }
     }
@@ -225,11 +227,11 @@ fn attach(payload: &mut Vec<u8>, Base { kind, hook, priority }: Base) {
         BuiltIn::Postrouting => 4,
     };
     let mut hook = Vec::new();
-    put(&mut hook, nft::HOOK_NUMBER, &number.to_be_bytes());
-    put(&mut hook, nft::HOOK_PRIORITY, &priority.to_be_bytes());
-    put(payload, nft::CHAIN_HOOK | NESTED, &hook);
-    put(payload, nft::CHAIN_POLICY, &ACCEPT.to_be_bytes());
-    put_text(payload, nft::CHAIN_TYPE, kind);
+    put(&mut hook, message::HOOK_NUMBER, &number.to_be_bytes());
+    put(&mut hook, message::HOOK_PRIORITY, &priority.to_be_bytes());
+    put(payload, message::CHAIN_HOOK | NESTED, &hook);
+    put(payload, message::CHAIN_POLICY, &ACCEPT.to_be_bytes());
+    put_text(payload, message::CHAIN_TYPE, kind);
 }
 
 fn set(table: &str, family: Family) -> Change {

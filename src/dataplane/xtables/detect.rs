@@ -1,20 +1,17 @@
 //! Finds what works here: tested in namespaces that are thrown away, not guessed from the kernel's version or from which
 //! modules are loaded.
 
-use super::look::Kernel;
-use super::own;
-use super::xtables::{Programs, Variant};
+use super::programs::Programs;
+use super::variant::Variant;
+use crate::dataplane::look::Kernel;
+use crate::dataplane::trial::settings;
 use crate::error::{Error, Kind, Result};
-use crate::rules::host;
-use crate::rules::inpod::{Settings, rules};
-use crate::rules::nftables::tables;
-use crate::rules::program::Purpose;
+use crate::rules::family::Family;
+use crate::rules::inpod::rules;
 use crate::rules::render::restore;
 use crate::sys::exec;
-use crate::sys::netlink::Family;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -102,18 +99,6 @@ impl Firewall {
     }
 }
 
-/// Whether this kernel takes tables of our own, as pods and the host get them, with rules of this family; tried in a
-/// namespace that is thrown away.
-pub fn takes_own_tables(kernel: Kernel, family: Family) -> Result<()> {
-    if !kernel.has_nft() {
-        return Err(Error::of(Kind::Unsupported, "the kernel has no nf_tables"));
-    }
-    let host = host::Settings { probe_v4: Ipv4Addr::LOCALHOST, probe_v6: Ipv6Addr::LOCALHOST };
-    let programs = [(Purpose::Ambient, rules(&trial(), family)), (Purpose::Host, host::rules(&host, family))];
-    let write = |(purpose, rules)| Netns::scratch()?.enter(|| own::write(&tables(purpose, &[rules])))?;
-    programs.into_iter().try_for_each(write)
-}
-
 /// The order in which variants are taken.
 fn preference(kernel: Kernel, host: &Netns) -> Vec<Variant> {
     let mut order = Vec::new();
@@ -132,7 +117,7 @@ fn preference(kernel: Kernel, host: &Netns) -> Vec<Variant> {
 
 /// Puts rules as pods get them into a namespace that is thrown away.
 fn probe(programs: Programs, lock: &Path) -> Result<Programs> {
-    let settings = trial();
+    let settings = settings();
     let try_family = |family| -> Result<()> {
         let command = programs.restore(family, restore(&rules(&settings, family)), lock)?;
         Netns::scratch()?.enter(|| exec::run(&command))?.map(|_| ())
@@ -141,16 +126,5 @@ fn probe(programs: Programs, lock: &Path) -> Result<Programs> {
     match try_family(Family::V6) {
         Ok(()) => Ok(programs),
         Err(e) => Ok(programs.without_ipv6(&e)),
-    }
-}
-
-fn trial() -> Settings {
-    Settings {
-        dns_capture: false,
-        ingress_mode: false,
-        reroute_interfaces: vec![],
-        ipv6: true,
-        probe_v4: Ipv4Addr::LOCALHOST,
-        probe_v6: Ipv6Addr::LOCALHOST,
     }
 }

@@ -1,50 +1,13 @@
 //! The iptables programs: which there are, what they are, and how they are run.
 
+use super::variant::Variant;
 use crate::error::{Context, Error, Result};
 use crate::invalid;
+use crate::rules::family::Family;
 use crate::sys::exec::{self, Command};
-use crate::sys::netlink::Family;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
-
-/// The two implementations of iptables, which keep their rules apart from each other in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Variant {
-    /// On nf_tables.
-    Nft,
-    /// On the kernel's x_tables.
-    Legacy,
-}
-
-impl Variant {
-    /// Both.
-    pub const ALL: [Variant; 2] = [Variant::Nft, Variant::Legacy];
-}
-
-impl FromStr for Variant {
-    type Err = Error;
-
-    /// As `FORCE_IPTABLES_BINARY` names them.
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "nft" => Ok(Variant::Nft),
-            "legacy" => Ok(Variant::Legacy),
-            other => Err(invalid!("iptables variant {other:?}: must be nft or legacy")),
-        }
-    }
-}
-
-impl fmt::Display for Variant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Variant::Nft => "nft",
-            Variant::Legacy => "legacy",
-        })
-    }
-}
 
 /// Major, minor, patch.
 type Version = (u32, u32, u32);
@@ -67,7 +30,7 @@ pub struct Programs {
     pub variant: Variant,
     /// `iptables-nft`, `iptables-legacy` or `iptables`.
     pub name: &'static str,
-    /// As it calls itself: `1.8.9`.
+    /// The version that `--version` prints, such as `1.8.9`.
     pub version: String,
     v4: PathBuf,
     v6: Result<PathBuf, String>,

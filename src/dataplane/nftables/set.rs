@@ -1,14 +1,15 @@
-//! The probe sets as sets of our own table of nf_tables ([`super::own`]): what [`super::probe_set`] is for ipset, over
+//! The probe sets as sets of our own table of nf_tables ([`super::tables`]): what [`crate::dataplane::xtables::ipset`] is for ipset, over
 //! netlink, in the calling thread's namespace. `nft` shows an entry's pod as its comment.
 
-use super::nft::{SUBSYSTEM, kind};
-use super::own::{self, named};
+use super::message::{SUBSYSTEM, kind};
+use super::tables::{self, named};
 use crate::error::{Context, Kind, Result};
 use crate::invalid;
+use crate::rules::family::Family;
 use crate::rules::host::probe_set;
 use crate::rules::nftables::HOST_TABLE;
 use crate::sys::netlink::attributes::{Attributes, HEADER_SIZE, NESTED, put};
-use crate::sys::netlink::{self, Change, Family, RawMessage};
+use crate::sys::netlink::{self, Change, RawMessage};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -28,7 +29,7 @@ const MAX_COMMENT: usize = 128;
 
 /// Makes the set of a family unless it is there.
 pub fn create(family: Family) -> Result<()> {
-    own::make_set(HOST_TABLE, family)
+    tables::make_set(HOST_TABLE, family)
 }
 
 /// Enters an address for a pod, in place of whoever had it.

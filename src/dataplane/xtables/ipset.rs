@@ -6,10 +6,11 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::invalid;
+use crate::rules::family::Family;
 use crate::rules::host::probe_set;
 use crate::sys::ffi;
-use crate::sys::netlink::attributes::{Attributes, HEADER_SIZE, NESTED, family_number, header, put};
-use crate::sys::netlink::{self, Family, RawMessage};
+use crate::sys::netlink::attributes::{Attributes, HEADER_SIZE, NESTED, header, put};
+use crate::sys::netlink::{self, RawMessage};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -58,7 +59,7 @@ pub fn create(family: Family) -> Result<()> {
     let mut request = request(family);
     put(&mut request, TYPE_NAME, b"hash:ip\0");
     put(&mut request, REVISION, &[REVISION_WITH_COMMENTS]);
-    put(&mut request, FAMILY, &[family_number(family)]);
+    put(&mut request, FAMILY, &[family.number()]);
     let mut data = Vec::new();
     put(&mut data, CREATE_FLAGS | NET_BYTE_ORDER, &FLAG_WITH_COMMENT.to_be_bytes());
     put(&mut request, DATA | NESTED, &data);
@@ -182,7 +183,7 @@ pub fn decode(answers: &[RawMessage]) -> Result<BTreeMap<IpAddr, String>> {
 
 /// What every request begins with.
 fn request(family: Family) -> Vec<u8> {
-    let mut request = header(family_number(family)).to_vec();
+    let mut request = header(family.number()).to_vec();
     put(&mut request, PROTOCOL, &[PROTOCOL_VERSION]);
     put(&mut request, SET_NAME, &[probe_set(family).as_bytes(), b"\0"].concat());
     request

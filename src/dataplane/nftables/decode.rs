@@ -1,60 +1,19 @@
-//! nf_tables over netlink: the dump of a namespace's tables, decoded into views of those that iptables uses and of those
-//! that are ours ([`super::own`]).
-//!
-//! Pure but for the questions to the kernel. Formats: `linux/netfilter/nf_tables.h`; numbers in attributes are big
-//! endian.
+//! The dump of a namespace's nf_tables, decoded into views of the tables that iptables uses and of those that are ours
+//! ([`super::tables`]). Pure. Formats: `linux/netfilter/nf_tables.h`.
 
-use super::look::Scope;
-use super::probe_set::{SetNames, name_set};
-use crate::error::{Context, Error, Kind, Result};
-use crate::invalid;
-use crate::rules::view::{Attachment, RuleView, TableView, View};
-use crate::sys::netlink::attributes::{
-    ATTRIBUTE_HEADER, Attributes, HEADER_SIZE, family_number, header, put, put_text,
+use super::dump::Dump;
+use super::message::{
+    CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE, CHAIN_TYPE, HOOK_NUMBER, HOOK_PRIORITY, INET, NEWCHAIN, NEWRULE,
+    NEWTABLE, RULE_CHAIN, RULE_COMPAT, RULE_EXPRESSIONS, RULE_TABLE, RULE_USERDATA, TABLE_F_DORMANT, TABLE_FLAGS,
+    TABLE_NAME, open,
 };
-use crate::sys::netlink::{self, Change, Family, RawMessage};
+use crate::dataplane::xtables::ipset::{SetNames, name_set};
+use crate::error::{Context, Error, Result};
+use crate::rules::family::Family;
+use crate::rules::view::{Attachment, RuleView, TableView, View};
+use crate::sys::netlink::attributes::{ATTRIBUTE_HEADER, Attributes, put};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-
-/// `NFNL_SUBSYS_NFTABLES`.
-pub(super) const SUBSYSTEM: u8 = 10;
-pub(super) const NEWTABLE: u16 = kind(0);
-const GETTABLE: u16 = kind(1);
-pub(super) const NEWCHAIN: u16 = kind(3);
-const GETCHAIN: u16 = kind(4);
-pub(super) const NEWRULE: u16 = kind(6);
-const GETRULE: u16 = kind(7);
-
-/// A message type: the subsystem and the number of the message within it.
-pub(super) const fn kind(message: u8) -> u16 {
-    u16::from_be_bytes([SUBSYSTEM, message])
-}
-
-/// Where iptables keeps its rules.
-const IPTABLES_TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
-
-pub(super) const TABLE_NAME: u16 = 1;
-pub(super) const TABLE_FLAGS: u16 = 2;
-/// Flag of a table that is switched off.
-const TABLE_F_DORMANT: u32 = 1;
-
-pub(super) const CHAIN_TABLE: u16 = 1;
-pub(super) const CHAIN_NAME: u16 = 3;
-pub(super) const CHAIN_HOOK: u16 = 4;
-pub(super) const CHAIN_POLICY: u16 = 5;
-/// How many rules it has, and how many lead to it.
-const CHAIN_USE: u16 = 6;
-pub(super) const CHAIN_TYPE: u16 = 7;
-pub(super) const HOOK_NUMBER: u16 = 1;
-pub(super) const HOOK_PRIORITY: u16 = 2;
-
-pub(super) const RULE_TABLE: u16 = 1;
-pub(super) const RULE_CHAIN: u16 = 2;
-pub(super) const RULE_EXPRESSIONS: u16 = 4;
-/// The protocol a rule is for, as iptables tells it to the kernel's x_tables modules.
-const RULE_COMPAT: u16 = 5;
-/// Comments.
-const RULE_USERDATA: u16 = 7;
 
 const LIST_ELEMENT: u16 = 1;
 const EXPRESSION_NAME: u16 = 1;
@@ -73,122 +32,24 @@ const VERDICT_GOTO: i32 = -4;
 /// `NF_ACCEPT`.
 const ACCEPT: u32 = 1;
 
-/// `NFPROTO_INET`: tables that IPv4 and IPv6 share.
-pub(super) const INET: u8 = libc::NFPROTO_INET as u8;
-
 /// The tables of IPv4 and IPv6.
 pub type Views = BTreeMap<Family, View>;
 
 /// Views by the numbers of their families (`NFPROTO_…`).
 type Numbered = Vec<(u8, View)>;
 
-/// What a dump of a whole namespace consists of.
-#[derive(Debug, Default)]
-pub struct Dump {
-    /// Answer to `NFT_MSG_GETTABLE`.
-    pub tables: Vec<RawMessage>,
-    /// Answer to `NFT_MSG_GETCHAIN`.
-    pub chains: Vec<RawMessage>,
-    /// Answer to `NFT_MSG_GETRULE`.
-    pub rules: Vec<RawMessage>,
-}
-
-/// Dumps the calling thread's namespace: this family, or whatever there is. Makes nothing: neither tables nor chains.
-pub fn dump(scope: Scope, families: &[Family]) -> Result<Dump> {
-    let families = match families {
-        [family] => header(family_number(*family)),
-        _ => header(libc::AF_UNSPEC as u8),
-    };
-    let get = |kind, payload: &[u8]| netlink::netfilter(kind, libc::NLM_F_DUMP as u16, payload);
-    let tables = get(GETTABLE, &families).context("dump the tables of nf_tables")?;
-    if tables.is_empty() {
-        return Ok(Dump::default());
-    }
-    let chains = get(GETCHAIN, &families).context("dump the chains of nf_tables")?;
-    let rules_of = |payload: &[u8]| get(GETRULE, payload).context("dump the rules of nf_tables");
-    let rules = match scope {
-        Scope::Everything => rules_of(&families)?,
-        Scope::Chains { table, chains, ours } => {
-            let mut rules = Vec::new();
-            for family in [Family::V4, Family::V6] {
-                for chain in chains {
-                    let mut payload = header(family_number(family)).to_vec();
-                    put_text(&mut payload, RULE_TABLE, table);
-                    put_text(&mut payload, RULE_CHAIN, chain);
-                    rules.extend(rules_of(&payload)?);
-                }
-            }
-            for table in ours {
-                if holds(&tables, table)? {
-                    let mut payload = header(INET).to_vec();
-                    put_text(&mut payload, RULE_TABLE, table);
-                    rules.extend(rules_of(&payload)?);
-                }
-            }
-            rules
-        }
-    };
-    Ok(Dump { tables, chains, rules })
-}
-
-/// Whether one of these is the shared table of this name.
-fn holds(tables: &[RawMessage], name: &str) -> Result<bool> {
-    for message in tables {
-        if let Some((INET, table)) = open(message, NEWTABLE)?
-            && table.text(TABLE_NAME)? == name
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether rules or chains of somebody are in the tables that iptables uses. Cheap on hosts with many rules, which are
-/// not read.
-pub fn in_use() -> Result<bool> {
-    let chains = netlink::netfilter(GETCHAIN, libc::NLM_F_DUMP as u16, &header(libc::AF_UNSPEC as u8));
-    for message in chains.context("dump the chains of nf_tables")? {
-        let Some((family, chain)) = open(&message, NEWCHAIN)? else { continue };
-        let of_iptables = family != INET && IPTABLES_TABLES.contains(&&*chain.text(CHAIN_TABLE)?);
-        if of_iptables && (chain.get(CHAIN_HOOK).is_none() || chain.number(CHAIN_USE)?.unwrap_or(0) > 0) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether this kernel has nf_tables.
-pub fn is_there() -> Result<bool> {
-    match netlink::netfilter(GETTABLE, libc::NLM_F_DUMP as u16, &header(libc::AF_UNSPEC as u8)) {
-        Ok(_) => Ok(true),
-        // No netfilter over netlink at all; or that, but no nf_tables behind it (nfnetlink_rcv_msg).
-        Err(e) if e.kind() == Kind::Unsupported || e.errno() == Some(libc::EINVAL) => Ok(false),
-        Err(e) => Err(e).context("ask for the tables of nf_tables"),
-    }
-}
-
-/// Switches a dormant table on. `family` is its number (`NFPROTO_…`).
-pub fn wake(family: u8, table: &str) -> Result<()> {
-    let mut payload = header(family).to_vec();
-    put_text(&mut payload, TABLE_NAME, table);
-    put(&mut payload, TABLE_FLAGS, &0_u32.to_be_bytes());
-    let switch_on = Change { kind: NEWTABLE, flags: 0, payload };
-    netlink::netfilter_batch(SUBSYSTEM, &[switch_on]).with_context(|| format!("switch on table {table} of nf_tables"))
-}
-
 /// Decodes a dump. Families that iptables does not use are left out. `sets` gives ipsets their names.
 pub fn decode(dump: &Dump, sets: SetNames<'_>) -> Result<Views> {
     let families = [Family::V4, Family::V6];
-    let views = read(dump, sets, &families.map(family_number))?;
-    let family = |number| families.into_iter().find(|family| family_number(*family) == number);
-    Ok(views.into_iter().filter_map(|(number, view)| Some((family(number)?, view))).collect())
+    let views = read(dump, sets, &families.map(Family::number))?;
+    Ok(views.into_iter().filter_map(|(number, view)| Some((Family::numbered(number)?, view))).collect())
 }
 
-/// Decodes the tables of a dump that IPv4 and IPv6 share and that have these names.
-pub fn decode_own(dump: &Dump, names: &[&str]) -> Result<View> {
-    let mut view = read(dump, &|_| None, &[INET])?.pop().map(|(_, view)| view).unwrap_or_default();
-    view.tables.retain(|name, _| names.contains(&name.as_str()));
-    Ok(view)
+/// Decodes the tables of a dump that IPv4 and IPv6 share: those that have these names, and the others.
+pub fn decode_shared(dump: &Dump, names: &[&str]) -> Result<(View, View)> {
+    let view = read(dump, &|_| None, &[INET])?.pop().map(|(_, view)| view).unwrap_or_default();
+    let (tables, others) = view.tables.into_iter().partition(|(name, _)| names.contains(&name.as_str()));
+    Ok((View { tables }, View { tables: others }))
 }
 
 /// Decodes the tables of these families.
@@ -213,16 +74,6 @@ fn read(dump: &Dump, sets: SetNames<'_>, families: &[u8]) -> Result<Numbered> {
         chain.rules.push(rule(attributes, sets)?);
     }
     Ok(views)
-}
-
-/// Number of the family, and attributes, of a message of type `kind`; `None` for another type.
-fn open(message: &RawMessage, kind: u16) -> Result<Option<(u8, Attributes<'_>)>> {
-    let Some((header, attributes)) = message.payload.split_first_chunk::<HEADER_SIZE>() else {
-        return Err(invalid!("nf_tables message of {} bytes", message.payload.len()));
-    };
-    let known = message.kind == kind
-        && matches!(i32::from(header[0]), libc::NFPROTO_INET | libc::NFPROTO_IPV4 | libc::NFPROTO_IPV6);
-    if known { Ok(Some((header[0], Attributes::parse(attributes)?))) } else { Ok(None) }
 }
 
 fn table<'v>(views: &'v mut Numbered, family: u8, attributes: Attributes<'_>, name: u16) -> Result<&'v mut TableView> {
@@ -302,12 +153,15 @@ fn jump(immediate: &[u8]) -> Result<Option<(i32, String)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataplane::nftables::dump::dump;
+    use crate::dataplane::scope::Scope;
+    use crate::sys::netlink::RawMessage;
     use crate::sys::netns::Netns;
     use std::fmt::Write as _;
 
     /// A namespace with a plain pod's rules in both families, beside a chain of somebody else, IPv6's mangle table
     /// switched off. One message a line: its type, then its payload, in hexadecimal.
-    const RECORDED: &str = include_str!("../../test-fixtures/rules/nft-dump.hex");
+    const RECORDED: &str = include_str!("../../../test-fixtures/rules/nft-dump.hex");
 
     fn recorded() -> Dump {
         let mut dump = Dump::default();

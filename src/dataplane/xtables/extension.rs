@@ -5,9 +5,10 @@
 //! (`struct xt_get_revision` in `linux/netfilter/x_tables.h`).
 
 use crate::error::Result;
+use crate::rules::family::Family;
 use crate::sys::ffi;
-use crate::sys::netlink::attributes::{family_number, header, put};
-use crate::sys::netlink::{self, Family};
+use crate::sys::netlink;
+use crate::sys::netlink::attributes::{header, put};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::os::fd::AsFd;
@@ -89,7 +90,7 @@ impl Extension {
         const NAME: u16 = 1;
         const REVISION: u16 = 2;
         const TYPE: u16 = 3;
-        let mut request = header(family_number(Family::V4)).to_vec();
+        let mut request = header(Family::V4.number()).to_vec();
         put(&mut request, NAME, &[self.name.as_bytes(), b"\0"].concat());
         put(&mut request, REVISION, &0_u32.to_be_bytes());
         put(&mut request, TYPE, &u32::from(self.role == Role::Target).to_be_bytes());
