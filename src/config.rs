@@ -22,6 +22,7 @@ use crate::pod::selector::EnablementSelectors;
 use crate::repair;
 use crate::rules;
 use crate::sys::file::HostRoot;
+use crate::sys::run_dir::RunDir;
 use option::{Flags, Remark, Variables};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -69,7 +70,7 @@ pub struct Config {
     monitoring_port: u16,
     host_root: PathBuf,
     cgroup_roots: CgroupRoots,
-    run_dir: PathBuf,
+    run_dir: RunDir,
     ztunnel_socket: PathBuf,
     service_account_dir: PathBuf,
     api_host: String,
@@ -152,7 +153,7 @@ impl Config {
             monitoring_port: 0,
             host_root: PathBuf::new(),
             cgroup_roots: CgroupRoots::default(),
-            run_dir: PathBuf::new(),
+            run_dir: RunDir::default(),
             ztunnel_socket: PathBuf::new(),
             service_account_dir: PathBuf::new(),
             api_host: String::new(),
@@ -194,7 +195,7 @@ impl Config {
     }
 
     /// The agent's own directory.
-    pub fn run_dir(&self) -> &Path {
+    pub fn run_dir(&self) -> &RunDir {
         &self.run_dir
     }
 
@@ -299,13 +300,13 @@ impl Config {
             host_root: HostRoot::new(&self.host_root),
             net_dir: self.below_host_root(&self.net_dir),
             bin_dir: self.below_host_root(&self.bin_dir),
-            run_dir: self.run_dir.clone(),
+            run_dir: self.run_dir.path().to_owned(),
             mode: self.install_mode(),
             conf_name: Some(self.conf_name.clone()).filter(|name| !name.is_empty()),
             conf_group_read: self.conf_group_read,
             entry: install::entry::Entry {
                 log_level: plugin_log_level(self.logging.levels.plugin).to_owned(),
-                agent_run_dir: self.run_dir.display().to_string(),
+                agent_run_dir: self.run_dir.to_string(),
                 ambient_enabled: self.ambient_enabled,
                 enablement_selectors: self.selectors_json.clone(),
                 exclude_namespaces: self.exclude_namespaces.clone(),
@@ -389,7 +390,7 @@ mod tests {
         let (config, _) = read(&[("pod-source", "dir:/pods")], &[]).unwrap();
         let agent = config.agent().unwrap();
         assert_eq!(agent.source, PodSource::Directory("/pods".into()));
-        assert_eq!(agent.run_dir, Path::new("/var/run/istio-cni"));
+        assert_eq!(agent.run_dir.path(), Path::new("/var/run/istio-cni"));
         assert_eq!(agent.host_root.path(), Path::new("/host"));
         assert_eq!(agent.ztunnel_socket, Path::new("/var/run/ztunnel/ztunnel.sock"));
         assert_eq!(agent.policy, Policy { system_namespace: "istio-system".to_owned(), ..Policy::default() });
@@ -482,7 +483,7 @@ mod tests {
         assert!(agent.dns_capture && agent.ipv6 && agent.reconcile_on_startup && agent.disable_safe_upgrade);
         assert!(agent.switch_to_host_ns);
         assert_eq!(agent.force_backend.as_deref(), Some("legacy"));
-        assert_eq!((agent.verify_interval, agent.run_dir.to_str()), (Duration::ZERO, Some("/run/x")));
+        assert_eq!((agent.verify_interval, agent.run_dir.path().to_str()), (Duration::ZERO, Some("/run/x")));
         assert_eq!(agent.ztunnel_socket, Path::new("/run/z.sock"));
         assert_eq!(
             (agent.probe_v4.to_string(), agent.probe_v6.to_string()),

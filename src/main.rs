@@ -16,6 +16,7 @@ use ferrule::node::removal;
 use ferrule::pod::object::{self, Objects};
 use ferrule::sys::clock;
 use ferrule::sys::file::{self, Lock};
+use ferrule::sys::run_dir::RunDir;
 use nix::unistd::geteuid;
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -204,7 +205,7 @@ fn uninstall(args: &[OsString]) -> Result<ExitCode> {
         uninstall::Request::Uninstall(request) => request,
     };
     install::directory::expect(&request.installed)?;
-    let _lock = no_agent(&request.installed.run_dir)?;
+    let _lock = no_agent(&request.site.run_dir)?;
     let mut removal = install::uninstall(&request.installed, request.run);
     let of_filter = removal::remove(&request.site, request.pods, request.run);
     removal.steps.extend(of_filter.steps);
@@ -219,12 +220,12 @@ fn uninstall(args: &[OsString]) -> Result<ExitCode> {
 }
 
 /// A running agent would put everything back at once.
-fn no_agent(run_dir: &Path) -> Result<Option<Lock>> {
-    if !run_dir.is_dir() {
+fn no_agent(run_dir: &RunDir) -> Result<Option<Lock>> {
+    if !run_dir.path().is_dir() {
         return Ok(None);
     }
-    let lock = Lock::try_take(&run_dir.join("lock"))?;
-    let running = || format!("an agent is running (it holds {}); stop it first", run_dir.join("lock").display());
+    let lock = Lock::try_take(&run_dir.lock())?;
+    let running = || format!("an agent is running (it holds {}); stop it first", run_dir.lock().display());
     lock.map(Some).with_context(running)
 }
 

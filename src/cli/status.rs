@@ -8,8 +8,8 @@ use crate::config::table::RUN_DIR;
 use crate::config::value;
 use crate::error::Result;
 use crate::node::view::{PodState, PodStatus, Status as View};
+use crate::sys::run_dir::RunDir;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 const ABOUT: &str = "Lists the pods of this node: how they stand, for how long, their addresses, and why. Asks the agent \
                      over its socket. Exit code 0 only when all is well: the agent is ready, a ztunnel is connected in \
@@ -28,7 +28,7 @@ pub enum Request {
 /// Whose status, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    run_dir: PathBuf,
+    run_dir: RunDir,
     /// `--json`.
     pub json: bool,
     /// `--watch`.
@@ -57,7 +57,7 @@ const TABLE: &[Row<Status>] = &[
     Row {
         spec: RUN_DIR,
         set: |status, value| {
-            status.run_dir = value::path(value)?;
+            status.run_dir = RunDir::new(value::path(value)?);
             Ok(())
         },
     },

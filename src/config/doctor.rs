@@ -3,6 +3,7 @@
 use super::Config;
 use crate::install;
 use crate::kube;
+use crate::sys::run_dir::RunDir;
 use std::path::PathBuf;
 
 /// What the node is compared with.
@@ -10,6 +11,8 @@ use std::path::PathBuf;
 pub struct Options {
     /// What should be installed where.
     pub install: install::Options,
+    /// The agent's directory.
+    pub run_dir: RunDir,
     /// The API server, if one is configured.
     pub api: Option<kube::config::Options>,
     /// The API server is where pods come from.
@@ -38,6 +41,7 @@ impl Config {
         let cluster = self.pod_dir.is_none();
         Options {
             install: self.install(),
+            run_dir: self.run_dir.clone(),
             // That none is configured is a finding, not an error.
             api: if cluster { self.kube().ok() } else { None },
             cluster,

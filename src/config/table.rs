@@ -7,6 +7,7 @@ use super::value::{
     one_of, path, pod_source, port,
 };
 use crate::pod::query::{self, FieldSelector};
+use crate::sys::run_dir::RunDir;
 
 type Set = fn(&mut Config, &str) -> Result<(), Expected>;
 
@@ -81,7 +82,7 @@ const fn repair(
 pub const RUN_DIR: Spec = Spec {
     name: Name::Flag("cni-agent-run-dir"),
     takes: Takes::Value("DIR"),
-    default: "/var/run/istio-cni",
+    default: RunDir::DEFAULT,
     section: Section::Environment,
     help: "Our writable directory on the node: sockets, kubeconfig, the plugin's log.",
 };
@@ -313,7 +314,7 @@ pub const TABLE: &[Row<Config>] = &[
         "The kubelet's --cgroup-root, or several that it may have: a running pod is known by its cgroup below.",
         |c, v| put(&mut c.cgroup_roots, cgroup_roots(v)),
     ),
-    Row { spec: RUN_DIR, set: |c, v| put(&mut c.run_dir, path(v)) },
+    Row { spec: RUN_DIR, set: |c, v| put(&mut c.run_dir, path(v).map(RunDir::new)) },
     flag(
         "ztunnel-uds-address",
         "SOCKET",

@@ -34,6 +34,7 @@ use crate::pod::decision::Policy;
 use crate::repair;
 use crate::rules;
 use crate::sys::file::HostRoot;
+use crate::sys::run_dir::RunDir;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,7 +45,7 @@ pub struct Options {
     /// `--pod-source`.
     pub source: PodSource,
     /// `--cni-agent-run-dir`: sockets, lock, and what is remembered across restarts.
-    pub run_dir: PathBuf,
+    pub run_dir: RunDir,
     /// `--host-root`.
     pub host_root: HostRoot,
     /// `--kubelet-cgroup-root`.
@@ -92,7 +93,7 @@ pub struct Options {
 #[derive(Debug, Clone)]
 pub struct Site {
     /// `--cni-agent-run-dir`.
-    pub run_dir: PathBuf,
+    pub run_dir: RunDir,
     /// `--host-root`.
     pub host_root: HostRoot,
     /// `--kubelet-cgroup-root`.

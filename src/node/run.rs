@@ -16,11 +16,11 @@ use crate::install::{self, Keeper};
 use crate::logging::Repeat;
 use crate::metrics;
 use crate::sys::file::{self, Lock, Mode};
+use crate::sys::run_dir::RunDir;
 use crate::sys::{clock, random, thread};
 use crate::zds::server::{self as zds, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -38,7 +38,7 @@ const ZTUNNEL: Duration = Duration::from_secs(5);
 /// Runs the agent until SIGTERM or SIGINT, or until another agent takes its place.
 pub fn run(options: Options) -> Result<()> {
     thread::share_heaps();
-    file::create_dir_all(&options.run_dir, Mode(0o755))?;
+    file::create_dir_all(options.run_dir.path(), Mode(0o755))?;
     let (inbox, events) = channel();
     watch_signals(&inbox)?;
     let watchdog = Watchdog::new();
@@ -51,7 +51,7 @@ pub fn run(options: Options) -> Result<()> {
 
     let mut agent = Agent::start(&options, &watchdog, &inbox)?;
     let keeper = keep_installed(&options, &inbox)?;
-    log::info!("the agent serves {}", options.run_dir.display());
+    log::info!("the agent serves {}", options.run_dir);
     let taken_over = agent.serve(&events, keeper);
 
     // In this order: nobody can ask any more, nobody is told any more, then what is on the node.
@@ -87,8 +87,8 @@ fn watch_signals(inbox: &Sender<Event>) -> Result<()> {
 
 /// Two agents may run for a moment during an update; the one with the lock works. Until it is ours, requests are
 /// answered with "starting"; `None` when we are told to stop meanwhile.
-fn wait_for_lock(run_dir: &Path, inbox: &Sender<Event>, events: &Receiver<Event>) -> Result<Option<Lock>> {
-    let path = run_dir.join("lock");
+fn wait_for_lock(run_dir: &RunDir, inbox: &Sender<Event>, events: &Receiver<Event>) -> Result<Option<Lock>> {
+    let path = run_dir.lock();
     let (mut said, mut conditions) = (false, Vec::new());
     loop {
         if let Some(lock) = Lock::try_take(&path)? {

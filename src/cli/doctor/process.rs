@@ -35,7 +35,7 @@ impl Facts {
             let bytes = file::read_limited(Path::new(path), 4 << 20).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
         };
-        let run_dir = &options.install.run_dir;
+        let run_dir = options.run_dir.path();
         let (network, networks) = ("proc/1/ns/net", Path::new("/proc/self/ns/net"));
         Facts {
             capabilities: read("/proc/self/status").and_then(|status| effective(&status)),

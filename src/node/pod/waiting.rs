@@ -1,6 +1,7 @@
 //! Who waits for a pod: ADDs for its enrolment, CHECKs for a look at it, and requests whose answer is known already.
 
 use crate::cni::event::{AddAnswer, Failure};
+use crate::pod::decision::Action as Decided;
 use crate::metrics;
 use crate::node::event::{Action, Answer, ReplyTo};
 use std::time::{Duration, Instant};
@@ -94,7 +95,7 @@ impl Waiting {
         for add in self.adds.drain(..) {
             add.observe(now);
             let reason = "the pod's rules are in place and ztunnel has it".to_owned();
-            let decided = AddAnswer { action: "ambient".to_owned(), reason };
+            let decided = AddAnswer { action: Decided::Ambient, reason };
             out.push(Action::Reply(add.reply, if add.decide { Answer::Decided(decided) } else { Answer::Done }));
         }
         first

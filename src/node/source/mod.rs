@@ -62,7 +62,7 @@ impl Source {
                 Ok((Source::Cluster { client, node, cluster, annotator, recorder, remedies }, Published::new()))
             }
             PodSource::Directory(path) => {
-                let published = read_published(&options.run_dir.join(state_file::FILE)).unwrap_or_else(|e| {
+                let published = read_published(&options.run_dir.published()).unwrap_or_else(|e| {
                     log::error!("what an earlier run published is not known: {e}");
                     Default::default()
                 });

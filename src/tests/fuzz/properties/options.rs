@@ -18,7 +18,7 @@ pub fn options(input: &[u8]) {
         Ok(agent::Request::Help(text)) => assert!(text.contains("--ambient-enabled")),
         Ok(agent::Request::Run(config, _)) => {
             match config.agent() {
-                Ok(agent) => assert!(agent.run_dir.is_absolute() && agent.ztunnel_socket.is_absolute()),
+                Ok(agent) => assert!(agent.run_dir.path().is_absolute() && agent.ztunnel_socket.is_absolute()),
                 Err(e) => assert_eq!(e.kind(), Kind::Usage, "{e}"),
             }
             let install = config.install();
