@@ -10,6 +10,7 @@ pub mod extension;
 pub mod host;
 pub mod inpod;
 pub mod legacy;
+pub mod lock_dir;
 mod look;
 pub mod nft;
 pub mod own;

@@ -1,9 +1,9 @@
 //! Who waits for a pod: ADDs for its enrolment, CHECKs for a look at it, and requests whose answer is known already.
 
 use crate::cni::event::{AddAnswer, Failure};
-use crate::pod::decision::Action as Decided;
 use crate::metrics;
 use crate::node::event::{Action, Answer, ReplyTo};
+use crate::pod::decision::Action as Decided;
 use std::time::{Duration, Instant};
 
 /// An ADD waits so long for ztunnel's acknowledgement, once the rules are in place.

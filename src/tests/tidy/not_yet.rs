@@ -2,24 +2,6 @@
 
 /// Files that are part of a circle of files.
 pub(super) const CIRCLES: &str = "
-cli.rs
-cli/agent.rs
-cli/completion.rs
-cli/doctor.rs
-cli/doctor/firewall.rs
-cli/explain.rs
-cli/iptables.rs
-cli/man.rs
-cli/page.rs
-cli/plugin.rs
-cli/rules.rs
-cli/status.rs
-cli/uninstall.rs
-cli/wait.rs
-
-config.rs
-config/table.rs
-
 dataplane/engine.rs
 dataplane/legacy.rs
 dataplane/look.rs
@@ -67,8 +49,6 @@ rules/nftables/wire.rs
 
 /// Files that are long without a reason.
 pub(super) const LONG: &str = "
-config/table.rs
-
 rules/sidecar.rs
 
 tests/install.rs
@@ -81,16 +61,15 @@ certificate/roots.rs
 certificate/x509.rs
 
 cli/columns.rs
-cli/doctor/agent.rs
-cli/doctor/finding.rs
-cli/doctor/firewall.rs
-cli/doctor/installation.rs
-cli/doctor/platform.rs
-cli/doctor/server.rs
+doctor/agent.rs
+doctor/finding.rs
+doctor/firewall.rs
+doctor/installation.rs
+doctor/platform.rs
+doctor/server.rs
 cli/page.rs
 cli/plugin.rs
 cli/rules.rs
-cli/running.rs
 cli/status.rs
 
 cni/ask.rs

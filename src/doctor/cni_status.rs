@@ -2,8 +2,8 @@
 //! not on the host's network. A kubelet whose network is not ready starts no such pod, so it never becomes ready.
 
 use super::finding::Finding;
+use super::options::Options;
 use crate::cni::is_agent_pod;
-use crate::config::doctor::Options;
 use crate::node::view::Status;
 
 /// `installed`: the entry on the node has the gate. `off_host`: this process is not on the host's network.
@@ -50,8 +50,8 @@ fn pods(status: Option<&Status>, namespace: &str, wanted: fn(&str) -> bool) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::finding::Grade;
-    use crate::cli::doctor::options;
+    use crate::doctor::finding::Grade;
+    use crate::doctor::options::options;
     use crate::node::view::{PodState, PodStatus};
 
     fn status(pods: &[(&str, bool)]) -> Status {

@@ -1,7 +1,7 @@
 //! What this process may do, and what it sees of the host.
 
 use super::finding::Finding;
-use crate::config::doctor::Options;
+use super::options::Options;
 use crate::sys::file::{self, HostRoot};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -117,7 +117,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::finding::Grade;
+    use crate::doctor::finding::Grade;
 
     fn facts() -> Facts {
         Facts {

@@ -1,8 +1,8 @@
 //! The agent that runs here: its directory, its sockets, and what it says of itself, of ztunnel and of the pods.
 
 use super::finding::Finding;
-use crate::cli::running;
-use crate::config::doctor::Options;
+use super::options::Options;
+use crate::node::client;
 use crate::node::view::{PodState, PodStatus, Status};
 use crate::sys::unix::{Connection, SocketType};
 use nix::unistd::{AccessFlags, access};
@@ -81,7 +81,7 @@ impl Facts {
     pub(super) fn gather(options: &Options) -> Self {
         let run_dir = &options.run_dir;
         let found = std::fs::metadata(run_dir.path()).ok().filter(std::fs::Metadata::is_dir);
-        let status = running::get(run_dir, "/status").and_then(|body| running::decode(run_dir, &body));
+        let status = client::get(run_dir, "/status").and_then(|body| client::decode(run_dir, &body));
         Facts {
             run_dir: found
                 .map(|found| (found.uid(), found.mode() & 0o7777, access(run_dir.path(), AccessFlags::W_OK).is_ok())),

@@ -7,7 +7,7 @@ use crate::sys::clock;
 use crate::sys::run_dir::RunDir;
 use std::time::Duration;
 
-/// For the agent to answer: it does so at once, or is stuck.
+/// Time for the agent to answer: it does so at once, or is stuck.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// The body of the agent's answer to `GET path`. `NoAgent` when nobody answers, or somebody else; what our agent
