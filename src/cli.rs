@@ -2,73 +2,31 @@
 
 pub mod agent;
 pub mod columns;
+mod command;
 pub mod completion;
 pub mod doctor;
 pub mod explain;
 pub mod iptables;
 pub mod man;
+mod nearest;
 pub mod page;
 pub mod plugin;
 pub mod rules;
-pub mod running;
 pub mod status;
 pub mod uninstall;
 pub mod wait;
 
 use crate::config::option::Takes;
 use crate::error::{Error, Kind, Result};
-use page::Page;
+use command::command;
+use nearest::nearest;
+use page::{Page, Request};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// What this process is to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Personality {
-    /// The daemon.
-    Agent,
-    /// The CNI plugin, run by a container runtime.
-    Plugin,
-    /// Shows how the pods of this node stand.
-    Status,
-    /// Says why a pod is in the mesh or not.
-    Explain,
-    /// Examines the node.
-    Doctor,
-    /// Shows the rules of a pod.
-    Rules,
-    /// Programs, cleans or validates the redirection to a sidecar.
-    Iptables,
-    /// Waits for a URL.
-    Wait,
-    /// Takes everything off the node.
-    Uninstall,
-    /// Prints a script that completes commands and options in a shell.
-    Completion,
-    /// Prints the man page.
-    Man,
-    /// Says what it is.
-    Version,
-    /// Says how it is called.
-    Help,
-}
+pub use command::{Command, Personality};
 
-/// A command that can be named.
-#[derive(Debug)]
-pub struct Command {
-    /// Its name.
-    pub name: &'static str,
-    personality: Personality,
-    /// What it is for, in one line.
-    pub help: &'static str,
-    /// How it is called.
-    pub page: fn() -> Page,
-}
-
-const fn command(name: &'static str, personality: Personality, help: &'static str, page: fn() -> Page) -> Command {
-    Command { name, personality, help, page }
-}
-
-/// All of them.
+/// All commands.
 pub static COMMANDS: [Command; 13] = [
     command(
         "agent",
@@ -124,25 +82,30 @@ fn help_page() -> Page {
     Page { synopsis: "help [COMMAND]", about, operand: Some(Takes::Value("COMMAND")), specs: Vec::new() }
 }
 
+/// Text of `ferrule completion`.
+pub fn completion(args: &[OsString]) -> Result<Request<String>> {
+    completion::page().request(args, |arguments| completion::text(&arguments.operands, &COMMANDS))
+}
+
+/// Text of `ferrule man`.
+pub fn man(args: &[OsString]) -> Result<Request<String>> {
+    man::page().request(args, |_| Ok(man::text(&COMMANDS)))
+}
+
 /// Text of `ferrule version`.
-pub fn version(args: &[OsString]) -> Result<String> {
-    let page = version_page();
-    let arguments = page.scan_options(args)?;
-    Ok(if arguments.help { page.usage() } else { format!("ferrule {}\n", env!("CARGO_PKG_VERSION")) })
+pub fn version(args: &[OsString]) -> Result<Request<String>> {
+    version_page().request(args, |_| Ok(format!("ferrule {}\n", env!("CARGO_PKG_VERSION"))))
 }
 
 /// Text of `ferrule help` and `ferrule --help`.
-pub fn help(args: &[OsString]) -> Result<String> {
-    let page = help_page();
-    let arguments = page.scan(args)?;
-    match arguments.operands.as_slice() {
-        _ if arguments.help => Ok(page.usage()),
+pub fn help(args: &[OsString]) -> Result<Request<String>> {
+    help_page().request(args, |arguments| match arguments.operands.as_slice() {
         [] => Ok(overview()),
         [word] => command_of(&word.to_string_lossy()).map(|command| (command.page)().usage()),
         [_, more, ..] => {
             Err(Error::of(Kind::Usage, format_args!("unexpected argument {more:?}; help takes one command")))
         }
-    }
+    })
 }
 
 /// Decides by the name the executable was started under, then by its first argument, then by `CNI_COMMAND`. Returns
@@ -194,34 +157,6 @@ fn overview() -> String {
     text
 }
 
-/// A question after the candidate that takes the fewest edits, or nothing if none is near.
-fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> String {
-    let best = candidates.map(|candidate| (distance(word, candidate), candidate)).min();
-    match best {
-        Some((edits, candidate)) if edits <= word.len().max(candidate.len()) / 2 => {
-            format!(" (did you mean {candidate}?)")
-        }
-        _ => String::new(),
-    }
-}
-
-/// Edits (Levenshtein) between two words, in bytes.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut next = vec![i + 1];
-        let mut left = i + 1;
-        for (pair, y) in row.windows(2).zip(b.bytes()) {
-            if let [diagonal, above] = *pair {
-                left = (above + 1).min(left + 1).min(diagonal + usize::from(x != y));
-                next.push(left);
-            }
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,13 +193,5 @@ mod tests {
             error.to_string(),
             "unknown command \"rulse\" (did you mean rules?); ferrule --help lists the commands"
         );
-    }
-
-    #[test]
-    fn edits() {
-        for (a, b, want) in [("", "", 0), ("a", "", 1), ("", "ab", 2), ("kitten", "sitting", 3), ("rulse", "rules", 2)]
-        {
-            assert_eq!(distance(a, b), want, "{a} {b}");
-        }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! [`table::TABLE`] is the one list of options. [`Config::read`] fills a [`Config`] from flags, variables and defaults,
 //! in this order of precedence; a wrong value ends the process before any thread starts, naming the option, the value
-//! and what is allowed. The functions that follow it hand each module its part.
+//! and what is allowed. The functions of [`Config`] hand each room its part.
 
+mod agent;
 pub mod certificates;
 pub mod doctor;
 pub mod iptables;
@@ -11,83 +12,18 @@ pub mod option;
 pub mod table;
 pub mod value;
 
-use crate::dataplane::procfs::root::CgroupRoots;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::install;
-use crate::kube;
-use crate::logging;
-use crate::node::{self, PodSource};
-use crate::pod::decision::Policy;
-use crate::pod::selector::EnablementSelectors;
-use crate::repair;
-use crate::rules;
-use crate::sys::file::HostRoot;
 use option::{Flags, Remark, Variables};
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// All options with their values.
-#[derive(Debug, Clone)]
-pub struct Config {
-    ambient_enabled: bool,
-    selectors: EnablementSelectors,
-    selectors_json: serde_json::Value,
-    exclude_namespaces: Vec<String>,
-    dns_capture: bool,
-    ipv6: bool,
-    reconcile_on_startup: bool,
-    disable_safe_upgrade: bool,
-    aws_branch_eni: bool,
-    detection_retry: bool,
-    native_nftables: bool,
-    verify_interval: Duration,
-    probe_v4: Ipv4Addr,
-    probe_v6: Ipv6Addr,
-    force_backend: Option<String>,
-    switch_to_host_ns: bool,
-    net_dir: PathBuf,
-    bin_dir: PathBuf,
-    conf_name: String,
-    chained: bool,
-    owned: bool,
-    owned_filename: String,
-    ignored_filename: String,
-    conf_group_read: bool,
-    status_gate: bool,
-    kubeconfig_mode: u32,
-    kube_ca_file: Option<PathBuf>,
-    skip_tls_verify: bool,
-    pod_dir: Option<PathBuf>,
-    node: String,
-    repair_enabled: bool,
-    repair: repair::Options,
-    repair_label_pods: bool,
-    repair_label: (String, String),
-    repair_node: String,
-    health_port: u16,
-    monitoring_port: u16,
-    host_root: PathBuf,
-    cgroup_roots: CgroupRoots,
-    run_dir: PathBuf,
-    ztunnel_socket: PathBuf,
-    service_account_dir: PathBuf,
-    api_host: String,
-    api_port: String,
-    api_protocol: String,
-    kubeconfig: String,
-    proxies: kube::config::Proxies,
-    pod_namespace: String,
-    system_namespace: String,
-    logging: logging::Options,
-}
+pub use agent::Config;
 
 impl Config {
     /// Reads every option: flag before variable before default.
     pub fn read(flags: &Flags, variables: &Variables) -> Result<(Self, Vec<Remark>)> {
         let mut config = Config::blank();
         let mut remarks = option::fill(table::TABLE, flags, variables, &mut config)?;
-        if config.owned && !(config.chained && config.ambient_enabled) {
+        if config.owned && !(config.chained && config.policy.ambient_enabled) {
             return Err(Error::of(
                 Kind::Usage,
                 "--istio-owned-cni-config needs --chained-cni-plugin and --ambient-enabled: only an ambient agent \
@@ -109,262 +45,21 @@ impl Config {
         }
         Ok((config, remarks))
     }
-
-    /// Before anything is read: only fields whose option has no default keep these values.
-    fn blank() -> Self {
-        Config {
-            ambient_enabled: false,
-            selectors: EnablementSelectors::default(),
-            selectors_json: serde_json::json!([]),
-            exclude_namespaces: Vec::new(),
-            dns_capture: false,
-            ipv6: false,
-            reconcile_on_startup: false,
-            disable_safe_upgrade: false,
-            aws_branch_eni: true,
-            detection_retry: false,
-            native_nftables: false,
-            verify_interval: Duration::ZERO,
-            probe_v4: Ipv4Addr::UNSPECIFIED,
-            probe_v6: Ipv6Addr::UNSPECIFIED,
-            force_backend: None,
-            switch_to_host_ns: false,
-            net_dir: PathBuf::new(),
-            bin_dir: PathBuf::new(),
-            conf_name: String::new(),
-            chained: false,
-            owned: false,
-            owned_filename: String::new(),
-            ignored_filename: String::new(),
-            conf_group_read: false,
-            status_gate: false,
-            kubeconfig_mode: 0,
-            kube_ca_file: None,
-            skip_tls_verify: false,
-            pod_dir: None,
-            node: String::new(),
-            repair_enabled: false,
-            repair: repair::Options::default(),
-            repair_label_pods: false,
-            repair_label: (String::new(), String::new()),
-            repair_node: String::new(),
-            health_port: 0,
-            monitoring_port: 0,
-            host_root: PathBuf::new(),
-            cgroup_roots: CgroupRoots::default(),
-            run_dir: PathBuf::new(),
-            ztunnel_socket: PathBuf::new(),
-            service_account_dir: PathBuf::new(),
-            api_host: String::new(),
-            api_port: String::new(),
-            api_protocol: String::new(),
-            kubeconfig: String::new(),
-            proxies: kube::config::Proxies::default(),
-            pod_namespace: String::new(),
-            system_namespace: String::new(),
-            logging: logging::Options::default(),
-        }
-    }
-
-    /// Which pods.
-    pub fn policy(&self) -> Policy {
-        Policy {
-            ambient_enabled: self.ambient_enabled,
-            selectors: self.selectors.clone(),
-            exclude_namespaces: self.exclude_namespaces.clone(),
-            system_namespace: self.system_namespace.clone(),
-        }
-    }
-
-    /// The rules of a pod that asks for nothing else.
-    pub fn pod_rules(&self) -> rules::inpod::Settings {
-        rules::inpod::Settings {
-            dns_capture: self.dns_capture,
-            ingress_mode: false,
-            reroute_interfaces: Vec::new(),
-            ipv6: self.ipv6,
-            probe_v4: self.probe_v4,
-            probe_v6: self.probe_v6,
-        }
-    }
-
-    /// The rules of the host.
-    pub fn host_rules(&self) -> rules::host::Settings {
-        rules::host::Settings { probe_v4: self.probe_v4, probe_v6: self.probe_v6 }
-    }
-
-    /// The agent's own directory.
-    pub fn run_dir(&self) -> &Path {
-        &self.run_dir
-    }
-
-    /// Whether IPv6 is programmed.
-    pub fn ipv6(&self) -> bool {
-        self.ipv6
-    }
-
-    /// The log.
-    pub fn logging(&self) -> logging::Options {
-        self.logging.clone()
-    }
-
-    /// The agent.
-    pub fn agent(&self) -> Result<node::Options> {
-        let source = match &self.pod_dir {
-            Some(directory) => PodSource::Directory(directory.clone()),
-            None => PodSource::Kubernetes { api: self.kube()?, node: self.node_name()? },
-        };
-        Ok(node::Options {
-            source,
-            run_dir: self.run_dir.clone(),
-            host_root: HostRoot::new(&self.host_root),
-            cgroup_roots: self.cgroup_roots.clone(),
-            ztunnel_socket: self.ztunnel_socket.clone(),
-            policy: self.policy(),
-            dns_capture: self.dns_capture,
-            ipv6: self.ipv6,
-            probe_v4: self.probe_v4,
-            probe_v6: self.probe_v6,
-            force_backend: self.force_backend.clone(),
-            native_nftables: self.native_nftables,
-            switch_to_host_ns: self.switch_to_host_ns,
-            verify_interval: self.verify_interval,
-            reconcile_on_startup: self.reconcile_on_startup,
-            health_port: self.health_port,
-            monitoring_port: self.monitoring_port,
-            own_namespace: self.own_namespace().to_owned(),
-            disable_safe_upgrade: self.disable_safe_upgrade,
-            aws_branch_eni: self.aws_branch_eni,
-            repair: self.repair(),
-            install: self.install(),
-        })
-    }
-
-    /// The node, for taking everything off it: whatever the agent was told, it may have left something.
-    pub fn site(&self) -> node::Site {
-        node::Site {
-            run_dir: self.run_dir.clone(),
-            host_root: HostRoot::new(&self.host_root),
-            cgroup_roots: self.cgroup_roots.clone(),
-            switch_to_host_ns: self.switch_to_host_ns,
-            ambient: true,
-            force_backend: self.force_backend.clone(),
-            native_nftables: self.native_nftables,
-            host_rules: self.host_rules(),
-            ipv6: self.ipv6,
-            aws_branch_eni: true,
-        }
-    }
-
-    /// Race repair.
-    fn repair(&self) -> Option<repair::Options> {
-        let label = self.repair_label_pods.then(|| self.repair_label.clone());
-        self.repair_enabled.then(|| repair::Options { label, ..self.repair.clone() })
-    }
-
-    /// This node's name: as told, else the host's.
-    fn node_name(&self) -> Result<String> {
-        if let Some(told) = [&self.node, &self.repair_node].into_iter().find(|name| !name.is_empty()) {
-            return Ok(told.clone());
-        }
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-        let name = name.context("NODE_NAME is not set, and the host's name cannot be read")?;
-        Ok(name.trim().to_ascii_lowercase())
-    }
-
-    /// The API server's client: in a pod of the cluster, else by a kubeconfig.
-    pub fn kube(&self) -> Result<kube::config::Options> {
-        let source = if !self.api_host.is_empty() {
-            kube::config::Source::InCluster {
-                host: self.api_host.clone(),
-                port: self.api_port.clone(),
-                protocol: self.api_protocol.clone(),
-                service_account_dir: self.service_account_dir.clone(),
-            }
-        } else if !self.kubeconfig.is_empty() {
-            kube::config::Source::Kubeconfig(self.kubeconfig.clone())
-        } else {
-            return Err(Error::of(
-                Kind::Usage,
-                "--pod-source=kubernetes needs an API server: KUBERNETES_SERVICE_HOST (set in a pod) or KUBECONFIG",
-            ));
-        };
-        Ok(kube::config::Options { source, proxies: self.proxies.clone() })
-    }
-
-    /// The installer.
-    pub fn install(&self) -> install::Options {
-        let in_cluster = self.pod_dir.is_none() && !self.api_host.is_empty();
-        install::Options {
-            host_root: HostRoot::new(&self.host_root),
-            net_dir: self.below_host_root(&self.net_dir),
-            bin_dir: self.below_host_root(&self.bin_dir),
-            run_dir: self.run_dir.clone(),
-            mode: self.install_mode(),
-            conf_name: Some(self.conf_name.clone()).filter(|name| !name.is_empty()),
-            conf_group_read: self.conf_group_read,
-            entry: install::entry::Entry {
-                log_level: plugin_log_level(self.logging.levels.plugin).to_owned(),
-                agent_run_dir: self.run_dir.display().to_string(),
-                ambient_enabled: self.ambient_enabled,
-                enablement_selectors: self.selectors_json.clone(),
-                exclude_namespaces: self.exclude_namespaces.clone(),
-                pod_namespace: self.own_namespace().to_owned(),
-                native_nftables: self.native_nftables,
-                detection_retry: self.detection_retry,
-                status_gate: self.status_gate,
-            },
-            kubeconfig: in_cluster.then(|| install::kubeconfig::Options {
-                protocol: self.api_protocol.clone(),
-                host: self.api_host.clone(),
-                port: self.api_port.clone(),
-                service_account_dir: self.service_account_dir.clone(),
-                ca_file: self.kube_ca_file.clone(),
-                skip_tls_verify: self.skip_tls_verify,
-                mode: self.kubeconfig_mode,
-            }),
-            executable: PathBuf::from("/proc/self/exe"),
-            settle: Duration::from_secs(2),
-        }
-    }
-
-    fn install_mode(&self) -> install::Mode {
-        match (self.chained, self.owned, self.owned_filename.as_str()) {
-            (false, ..) => install::Mode::Standalone,
-            (true, false, _) => install::Mode::Chained,
-            (true, true, "") => install::Mode::Owned { file: install::OWNED_FILE.to_owned() },
-            (true, true, file) => install::Mode::Owned { file: file.to_owned() },
-        }
-    }
-
-    /// The namespace the agent's own pod is in.
-    fn own_namespace(&self) -> &str {
-        if self.pod_namespace.is_empty() { &self.system_namespace } else { &self.pod_namespace }
-    }
-
-    /// Puts the value of `--host-root` where a path begins with its name.
-    fn below_host_root(&self, path: &Path) -> PathBuf {
-        path.strip_prefix(value::HOST_ROOT).map_or_else(|_| path.to_owned(), |rest| self.host_root.join(rest))
-    }
-}
-
-/// A level as the plugin's configuration names it.
-fn plugin_log_level(level: log::LevelFilter) -> &'static str {
-    match level {
-        log::LevelFilter::Off => "none",
-        log::LevelFilter::Error => "error",
-        log::LevelFilter::Warn => "warn",
-        log::LevelFilter::Info => "info",
-        log::LevelFilter::Debug | log::LevelFilter::Trace => "debug",
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kube;
+    use crate::logging;
+    use crate::node::PodSource;
+    use crate::pod::decision::Policy;
     use crate::pod::query::{self, FieldSelector};
+    use crate::repair;
     use crate::repair::detect::Filter;
     use std::collections::BTreeSet;
+    use std::path::Path;
+    use std::time::Duration;
 
     fn read(flags: &[(&'static str, &str)], variables: &[(&str, &str)]) -> Result<(Config, Vec<Remark>)> {
         let flags = flags.iter().map(|(k, v)| (*k, (*v).to_owned())).collect();
@@ -389,17 +84,22 @@ mod tests {
         let (config, _) = read(&[("pod-source", "dir:/pods")], &[]).unwrap();
         let agent = config.agent().unwrap();
         assert_eq!(agent.source, PodSource::Directory("/pods".into()));
-        assert_eq!(agent.run_dir, Path::new("/var/run/istio-cni"));
-        assert_eq!(agent.host_root.path(), Path::new("/host"));
+        assert_eq!(agent.site.run_dir.path(), Path::new("/var/run/istio-cni"));
+        assert_eq!(agent.site.host_root.path(), Path::new("/host"));
         assert_eq!(agent.ztunnel_socket, Path::new("/var/run/ztunnel/ztunnel.sock"));
         assert_eq!(agent.policy, Policy { system_namespace: "istio-system".to_owned(), ..Policy::default() });
-        assert!(!agent.dns_capture && !agent.ipv6 && !agent.reconcile_on_startup && !agent.disable_safe_upgrade);
-        assert!(!agent.switch_to_host_ns);
-        assert_eq!(agent.probe_v4.to_string(), "169.254.7.127");
-        assert_eq!(agent.probe_v6.to_string(), "fd16:9254:7127:1337:ffff:ffff:ffff:ffff");
+        assert!(
+            !agent.settings.dns_capture
+                && !agent.settings.ipv6
+                && !agent.reconcile_on_startup
+                && !agent.disable_safe_upgrade
+        );
+        assert!(!agent.site.switch_to_host_ns);
+        assert_eq!(agent.settings.probe_v4.to_string(), "169.254.7.127");
+        assert_eq!(agent.settings.probe_v6.to_string(), "fd16:9254:7127:1337:ffff:ffff:ffff:ffff");
         assert_eq!((agent.health_port, agent.monitoring_port), (8000, 15014));
         assert_eq!(agent.own_namespace, "istio-system");
-        assert_eq!((agent.force_backend, agent.verify_interval), (None, Duration::from_secs(30)));
+        assert_eq!((agent.site.force_backend, agent.verify_interval), (None, Duration::from_secs(30)));
         let usual = Filter {
             annotation: "sidecar.istio.io/status".to_owned(),
             container: "istio-validation".to_owned(),
@@ -479,13 +179,18 @@ mod tests {
         assert!(agent.policy.ambient_enabled && !agent.policy.selectors.is_empty());
         assert_eq!(agent.policy.exclude_namespaces, ["kube-system", "other"]);
         assert_eq!(agent.policy.system_namespace, "control");
-        assert!(agent.dns_capture && agent.ipv6 && agent.reconcile_on_startup && agent.disable_safe_upgrade);
-        assert!(agent.switch_to_host_ns);
-        assert_eq!(agent.force_backend.as_deref(), Some("legacy"));
-        assert_eq!((agent.verify_interval, agent.run_dir.to_str()), (Duration::ZERO, Some("/run/x")));
+        assert!(
+            agent.settings.dns_capture
+                && agent.settings.ipv6
+                && agent.reconcile_on_startup
+                && agent.disable_safe_upgrade
+        );
+        assert!(agent.site.switch_to_host_ns);
+        assert_eq!(agent.site.force_backend.as_deref(), Some("legacy"));
+        assert_eq!((agent.verify_interval, agent.site.run_dir.path().to_str()), (Duration::ZERO, Some("/run/x")));
         assert_eq!(agent.ztunnel_socket, Path::new("/run/z.sock"));
         assert_eq!(
-            (agent.probe_v4.to_string(), agent.probe_v6.to_string()),
+            (agent.settings.probe_v4.to_string(), agent.settings.probe_v6.to_string()),
             ("192.0.2.1".into(), "2001:db8::1".into())
         );
         let repair = repair::Options {

@@ -30,6 +30,7 @@
 //! | 4 | `main` the one front door |
 //! | 4 | [`cli`] argv to command |
 //! | 4 | [`config`] strings to each room's own options |
+//! | 4 | [`doctor`] looks at a node from outside and says what is wrong |
 //! | 3 | [`node`] decides, and owns all mutable state; [`proxy`] the proxy agent |
 //! | 2 | [`cni`] the plugin; [`install`] the plugin's executable and configuration on the node; [`dataplane`] rules meet the kernel; [`repair`] pods that started before the plugin was there; [`zds`] serving ztunnel; [`ca`] having certificates signed; [`sds`] secrets for Envoy; [`kube`] the Kubernetes API |
 //! | 1 | [`pod`] what a pod is and whether we want it |
@@ -67,6 +68,7 @@ pub mod cli;
 pub mod cni;
 pub mod config;
 pub mod dataplane;
+pub mod doctor;
 pub mod error;
 pub mod grpc;
 pub mod h2;

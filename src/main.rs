@@ -4,11 +4,11 @@
 //! be one.
 
 use ferrule::cli::columns::Colour;
-use ferrule::cli::{
-    self, Personality, agent, completion, doctor, explain, iptables, man, rules, status, uninstall, wait,
-};
+use ferrule::cli::page::Request;
+use ferrule::cli::{self, Personality, agent, doctor, explain, iptables, rules, status, uninstall, wait};
 use ferrule::cni::plugin::{self, Environment};
-use ferrule::config::option::Variables;
+use ferrule::config::option::{Remark, Variables};
+use ferrule::config::{self, Config};
 use ferrule::error::{Context, Result};
 use ferrule::install;
 use ferrule::logging;
@@ -16,6 +16,7 @@ use ferrule::node::removal;
 use ferrule::pod::object::{self, Objects};
 use ferrule::sys::clock;
 use ferrule::sys::file::{self, Lock};
+use ferrule::sys::run_dir::RunDir;
 use nix::unistd::geteuid;
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -40,22 +41,36 @@ fn main() -> ExitCode {
 fn run(argv: &[OsString]) -> Result<ExitCode> {
     let (personality, args) = cli::personality(argv, variable("CNI_COMMAND").is_some_and(|value| !value.is_empty()))?;
     match personality {
-        Personality::Plugin if args.first().is_some_and(|arg| arg == "--help") => print(&cli::plugin::page().usage())?,
-        Personality::Plugin => return Ok(plugin()),
-        Personality::Agent => agent(args)?,
-        Personality::Status => return status(args),
-        Personality::Explain => explain(args)?,
-        Personality::Doctor => return doctor(args),
-        Personality::Rules => rules(args)?,
-        Personality::Iptables => return iptables(args),
-        Personality::Wait => wait(args)?,
-        Personality::Uninstall => return uninstall(args),
-        Personality::Completion => print(&completion::text(args)?)?,
-        Personality::Man => print(&man::text(args)?)?,
-        Personality::Version => print(&cli::version(args)?)?,
-        Personality::Help => print(&cli::help(args)?)?,
+        Personality::Plugin if args.first().is_some_and(|arg| arg == "--help") => {
+            done(print(&cli::plugin::page().usage()))
+        }
+        Personality::Plugin => Ok(plugin()),
+        Personality::Agent => answer(agent::parse(args, &variables())?, agent),
+        Personality::Status => answer(status::parse(args, &variables())?, status),
+        Personality::Explain => answer(explain::parse(args, &variables())?, explain),
+        Personality::Doctor => answer(doctor::parse(args, &variables())?, doctor),
+        Personality::Rules => answer(rules::parse(args, &variables())?, rules),
+        Personality::Iptables => answer(iptables::parse(args, &variables())?, iptables),
+        Personality::Wait => answer(wait::parse(args, &variables())?, |wait| done(wait.run())),
+        Personality::Uninstall => answer(uninstall::parse(args, &variables())?, uninstall),
+        Personality::Completion => answer(cli::completion(args)?, |text| done(print(&text))),
+        Personality::Man => answer(cli::man(args)?, |text| done(print(&text))),
+        Personality::Version => answer(cli::version(args)?, |text| done(print(&text))),
+        Personality::Help => answer(cli::help(args)?, |text| done(print(&text))),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the usage text if that was asked for, else runs the command.
+fn answer<T>(request: Request<T>, run: impl FnOnce(T) -> Result<ExitCode>) -> Result<ExitCode> {
+    match request {
+        Request::Help(text) => done(print(&text)),
+        Request::Run(command) => run(command),
+    }
+}
+
+/// The exit code of a command that can only fail by an error.
+fn done(result: Result<()>) -> Result<ExitCode> {
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 /// Answers one call of a container runtime; the error JSON, if any, is the plugin's own affair.
@@ -70,22 +85,13 @@ fn plugin() -> ExitCode {
     ))
 }
 
-fn agent(args: &[OsString]) -> Result<()> {
-    match agent::parse(args, &variables())? {
-        agent::Request::Help(text) => print(&text),
-        agent::Request::Run(config, remarks) => {
-            logging::start(config.logging())?;
-            logging::tell(&remarks);
-            ferrule::node::run(config.agent()?)
-        }
-    }
+fn agent((config, remarks): (Config, Vec<Remark>)) -> Result<ExitCode> {
+    logging::start(config.logging())?;
+    logging::tell(&remarks);
+    done(ferrule::node::run(config.agent()?))
 }
 
-fn rules(args: &[OsString]) -> Result<()> {
-    let rules = match rules::parse(args, &variables())? {
-        rules::Request::Help(text) => return print(&text),
-        rules::Request::Rules(rules) => rules,
-    };
+fn rules(rules: rules::Rules) -> Result<ExitCode> {
     let answer = match rules.subject() {
         rules::Subject::Host => rules.of_host()?,
         rules::Subject::PodFile(path) => rules.of_pod(&objects(path)?).with_context(|| path.display().to_string())?,
@@ -93,7 +99,7 @@ fn rules(args: &[OsString]) -> Result<()> {
     for warning in answer.warnings {
         say(format_args!("ferrule: warning: {warning}"));
     }
-    print(&answer.text)
+    done(print(&answer.text))
 }
 
 fn objects(path: &Path) -> Result<Objects> {
@@ -102,25 +108,17 @@ fn objects(path: &Path) -> Result<Objects> {
     object::decode(&String::from_utf8(bytes).with_context(about)?).with_context(about)
 }
 
-fn explain(args: &[OsString]) -> Result<()> {
-    let explain = match explain::parse(args, &variables())? {
-        explain::Request::Help(text) => return print(&text),
-        explain::Request::Explain(explain) => explain,
-    };
-    print(&match explain.subject() {
+fn explain(explain: explain::Explain) -> Result<ExitCode> {
+    done(print(&match explain.subject() {
         explain::Subject::Pod(pod) => explain.of_pod(pod, colour())?,
         explain::Subject::PodFile(path) => {
             explain.of_objects(&objects(path)?, colour()).with_context(|| path.display().to_string())?
         }
-    })
+    }))
 }
 
 /// Exit code 1 says that something is not as it should be.
-fn status(args: &[OsString]) -> Result<ExitCode> {
-    let status = match status::parse(args, &variables())? {
-        status::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
-        status::Request::Status(status) => status,
-    };
+fn status(status: status::Status) -> Result<ExitCode> {
     if status.watch {
         return watch(&status);
     }
@@ -130,11 +128,7 @@ fn status(args: &[OsString]) -> Result<ExitCode> {
 }
 
 /// Exit code 1 says that a check failed.
-fn doctor(args: &[OsString]) -> Result<ExitCode> {
-    let doctor = match doctor::parse(args, &variables())? {
-        doctor::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
-        doctor::Request::Doctor(doctor) => doctor,
-    };
+fn doctor(doctor: doctor::Doctor) -> Result<ExitCode> {
     let report = doctor.examine()?;
     print(&doctor.text(&report, colour()))?;
     Ok(if report.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -172,12 +166,8 @@ fn colour() -> Colour {
 }
 
 /// Exit code 126 says that validation failed, and is what repair looks for.
-fn iptables(args: &[OsString]) -> Result<ExitCode> {
+fn iptables((options, remarks): (config::iptables::Options, Vec<Remark>)) -> Result<ExitCode> {
     const NOT_REDIRECTED: u8 = 126;
-    let (options, remarks) = match iptables::parse(args, &variables())? {
-        iptables::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
-        iptables::Request::Run(options, remarks) => (options, remarks),
-    };
     logging::start(options.logging.clone())?;
     logging::tell(&remarks);
     print(&iptables::program(&options)?)?;
@@ -190,21 +180,10 @@ fn iptables(args: &[OsString]) -> Result<ExitCode> {
     })
 }
 
-fn wait(args: &[OsString]) -> Result<()> {
-    match wait::parse(args, &variables())? {
-        wait::Request::Help(text) => print(&text),
-        wait::Request::Wait(wait) => wait.run(),
-    }
-}
-
 /// Prints what was done; exit code 1 if something was left undone.
-fn uninstall(args: &[OsString]) -> Result<ExitCode> {
-    let request = match uninstall::parse(args, &variables())? {
-        uninstall::Request::Help(text) => return print(&text).map(|()| ExitCode::SUCCESS),
-        uninstall::Request::Uninstall(request) => request,
-    };
+fn uninstall(request: uninstall::Uninstall) -> Result<ExitCode> {
     install::directory::expect(&request.installed)?;
-    let _lock = no_agent(&request.installed.run_dir)?;
+    let _lock = no_agent(&request.site.run_dir)?;
     let mut removal = install::uninstall(&request.installed, request.run);
     let of_filter = removal::remove(&request.site, request.pods, request.run);
     removal.steps.extend(of_filter.steps);
@@ -219,12 +198,12 @@ fn uninstall(args: &[OsString]) -> Result<ExitCode> {
 }
 
 /// A running agent would put everything back at once.
-fn no_agent(run_dir: &Path) -> Result<Option<Lock>> {
-    if !run_dir.is_dir() {
+fn no_agent(run_dir: &RunDir) -> Result<Option<Lock>> {
+    if !run_dir.path().is_dir() {
         return Ok(None);
     }
-    let lock = Lock::try_take(&run_dir.join("lock"))?;
-    let running = || format!("an agent is running (it holds {}); stop it first", run_dir.join("lock").display());
+    let lock = Lock::try_take(&run_dir.lock())?;
+    let running = || format!("an agent is running (it holds {}); stop it first", run_dir.lock().display());
     lock.map(Some).with_context(running)
 }
 

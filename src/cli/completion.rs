@@ -1,7 +1,7 @@
 //! `completion`: scripts by which shells complete commands, options and values, made of what every command takes.
 
+use super::command::Command;
 use super::page::Page;
-use super::{COMMANDS, Command};
 use crate::config::option::{Spec, Takes};
 use crate::error::{Error, Kind, Result};
 use std::ffi::OsString;
@@ -24,21 +24,16 @@ pub fn page() -> Page {
     }
 }
 
-/// What is printed for these arguments.
-pub fn text(args: &[OsString]) -> Result<String> {
-    let page = page();
-    let arguments = page.scan(args)?;
-    if arguments.help {
-        return Ok(page.usage());
-    }
-    let shell = match arguments.operands.as_slice() {
+/// The script for the shell that these operands name, with these commands.
+pub(super) fn text(operands: &[OsString], commands: &[Command]) -> Result<String> {
+    let shell = match operands {
         [shell] => shell.to_str(),
         _ => None,
     };
     match shell {
-        Some("bash") => Ok(bash()),
-        Some("zsh") => Ok(zsh()),
-        Some("fish") => Ok(fish()),
+        Some("bash") => Ok(bash(commands)),
+        Some("zsh") => Ok(zsh(commands)),
+        Some("fish") => Ok(fish(commands)),
         _ => Err(Error::of(Kind::Usage, "completion takes the name of a shell: bash, zsh or fish")),
     }
 }
@@ -67,8 +62,8 @@ impl Values {
     }
 }
 
-fn names() -> String {
-    COMMANDS.iter().map(|command| command.name).collect::<Vec<_>>().join(" ")
+fn names(commands: &[Command]) -> String {
+    commands.iter().map(|command| command.name).collect::<Vec<_>>().join(" ")
 }
 
 /// Options that have a flag, with it.
@@ -76,8 +71,8 @@ fn flags(page: &Page) -> impl Iterator<Item = (&'static str, &Spec)> {
     page.specs.iter().filter_map(|spec| Some((spec.name.flag()?, spec)))
 }
 
-fn bash() -> String {
-    let commands = names();
+fn bash(commands: &[Command]) -> String {
+    let names = names(commands);
     let mut text = format!(
         "# bash completion of ferrule\n\
          _ferrule() {{\n    \
@@ -86,7 +81,7 @@ fn bash() -> String {
          if [[ $cur == = ]]; then cur=; elif [[ $prev == = ]]; then prev=${{COMP_WORDS[COMP_CWORD-2]}}; fi\n    \
          COMPREPLY=()\n    \
          if ((COMP_CWORD == 1)); then\n        \
-         COMPREPLY=($(compgen -W '{commands} --help --version' -- \"$cur\"))\n        \
+         COMPREPLY=($(compgen -W '{names} --help --version' -- \"$cur\"))\n        \
          return\n    \
          fi\n    \
          case ${{COMP_WORDS[1]}} in\n"
@@ -95,10 +90,10 @@ fn bash() -> String {
         Values::Words(words) => format!("COMPREPLY=($(compgen -W '{}' -- \"$cur\"))", words.join(" ")),
         Values::Directories => "compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -d -- \"$cur\"))".to_owned(),
         Values::Files => "compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -f -- \"$cur\"))".to_owned(),
-        Values::Commands => format!("COMPREPLY=($(compgen -W '{commands}' -- \"$cur\"))"),
+        Values::Commands => format!("COMPREPLY=($(compgen -W '{names}' -- \"$cur\"))"),
         Values::Unknown => ":".to_owned(),
     };
-    for Command { name, page, .. } in &COMMANDS {
+    for Command { name, page, .. } in commands {
         let page = page();
         let list = flags(&page).map(|(flag, _)| format!("--{flag} ")).collect::<String>();
         let _ = write!(text, "    {name})\n        options='{list}--help'\n        case $prev in\n");
@@ -119,7 +114,7 @@ fn bash() -> String {
     text
 }
 
-fn zsh() -> String {
+fn zsh(commands: &[Command]) -> String {
     let mut text = "#compdef ferrule\n\
                     # zsh completion of ferrule\n\
                     _ferrule() {\n    \
@@ -135,7 +130,7 @@ fn zsh() -> String {
         }
         text
     };
-    for Command { name, help, .. } in &COMMANDS {
+    for Command { name, help, .. } in commands {
         let _ = writeln!(text, "        '{name}:{}'", escaped(help));
     }
     text += "    )\n    \
@@ -151,10 +146,10 @@ fn zsh() -> String {
         Values::Words(words) => format!("({})", words.join(" ")),
         Values::Directories => "_files -/".to_owned(),
         Values::Files => "_files".to_owned(),
-        Values::Commands => format!("({})", names()),
+        Values::Commands => format!("({})", names(commands)),
         Values::Unknown => " ".to_owned(),
     };
-    for Command { name, page, .. } in &COMMANDS {
+    for Command { name, page, .. } in commands {
         let page = page();
         let _ = write!(text, "    {name})\n        _arguments '--help[list the options]'");
         for (flag, spec) in flags(&page) {
@@ -180,20 +175,20 @@ fn zsh() -> String {
     text
 }
 
-fn fish() -> String {
+fn fish(commands: &[Command]) -> String {
     let quoted = |words: &str| words.replace('\\', "\\\\").replace('\'', "\\'");
     let arguments = |values: Values| match values {
         Values::Words(words) => format!(" -x -a '{}'", words.join(" ")),
         Values::Directories => " -x -a '(__fish_complete_directories)'".to_owned(),
         Values::Files => " -r -F".to_owned(),
-        Values::Commands => format!(" -x -a '{}'", names()),
+        Values::Commands => format!(" -x -a '{}'", names(commands)),
         Values::Unknown => " -x".to_owned(),
     };
     let mut text = "# fish completion of ferrule\ncomplete -c ferrule -f\n".to_owned();
-    for Command { name, help, .. } in &COMMANDS {
+    for Command { name, help, .. } in commands {
         let _ = writeln!(text, "complete -c ferrule -n __fish_use_subcommand -a {name} -d '{}'", quoted(help));
     }
-    for Command { name, page, .. } in &COMMANDS {
+    for Command { name, page, .. } in commands {
         let page = page();
         let of_it = format!("complete -c ferrule -n '__fish_seen_subcommand_from {name}'");
         let _ = writeln!(text, "{of_it} -l help -d 'list the options'");
@@ -205,7 +200,7 @@ fn fish() -> String {
         match page.operand.map(Values::of) {
             Some(Values::Files) => drop(writeln!(text, "{of_it} -F")),
             Some(Values::Words(words)) => drop(writeln!(text, "{of_it} -a '{}'", words.join(" "))),
-            Some(Values::Commands) => drop(writeln!(text, "{of_it} -a '{}'", names())),
+            Some(Values::Commands) => drop(writeln!(text, "{of_it} -a '{}'", names(commands))),
             _ => {}
         }
     }

@@ -1,46 +1,18 @@
-//! `doctor`: is this node as it has to be?
-//!
-//! Each part gathers facts, and judges them in a pure function: [`kernel`], [`firewall`], [`process`], [`installation`]
-//! with [`platform`], [`agent`] with [`gate`], and [`server`]. Nothing is changed on the node; what has to be tried is
-//! tried in namespaces that are thrown away.
+//! `doctor`: how the examination of a node is called, and how its report is shown.
 
-mod agent;
-mod finding;
-mod firewall;
-mod gate;
-mod installation;
-mod kernel;
-mod platform;
-mod process;
-mod server;
-
-use super::columns::Colour;
-use super::page::{JSON, Page};
-use crate::config::doctor::Options;
+use super::columns::{Colour, Tone, cell, columns, painted};
+use super::page::{JSON, Page, Request};
 use crate::config::option::{Variables, fill, specs};
 use crate::config::{Config, table};
+use crate::doctor::{Grade, Options, Report, examine};
 use crate::error::Result;
-use crate::sys::thread;
-use finding::Finding;
 use std::ffi::OsString;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-
-pub use finding::Report;
 
 const ABOUT: &str = "Checks the node, one line each, with a remedy where something is wrong: capabilities, kernel \
                      modules, the packet filter, the CNI configuration and its chain, the plugin, the agent and its \
                      sockets, ztunnel, the API server. Nothing is changed. The other options mean what they mean to the \
                      agent; give those that the agent was given. Exit code 1 when a check fails; warnings are none.";
-
-/// What was asked for.
-#[derive(Debug)]
-pub enum Request {
-    /// The usage text.
-    Help(String),
-    /// An examination.
-    Doctor(Box<Doctor>),
-}
 
 /// An examination, and how it is shown.
 #[derive(Debug)]
@@ -56,59 +28,70 @@ pub fn page() -> Page {
 }
 
 /// Parses the arguments that follow the command.
-pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let page = page();
-    let arguments = page.scan_options(args)?;
-    if arguments.help {
-        return Ok(Request::Help(page.usage()));
-    }
-    let mut json = false;
-    fill(JSON, &arguments.flags, variables, &mut json)?;
-    let (config, _) = Config::read(&arguments.flags, variables)?;
-    Ok(Request::Doctor(Box::new(Doctor { options: Arc::new(config.doctor()), json })))
+pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request<Doctor>> {
+    page().request(args, |arguments| {
+        let mut json = false;
+        fill(JSON, &arguments.flags, variables, &mut json)?;
+        let (config, _) = Config::read(&arguments.flags, variables)?;
+        Ok(Doctor { options: Arc::new(config.doctor()), json })
+    })
 }
 
 impl Doctor {
-    /// Examines the node. What may take time runs side by side.
+    /// Examines the node.
     pub fn examine(&self) -> Result<Report> {
-        let firewall = aside("firewall", &self.options, |options| firewall::Facts::gather(options).judge(options))?;
-        let server = aside("api-server", &self.options, |options| server::Facts::gather(options).judge())?;
-        let options = &*self.options;
-        let kernel = kernel::Facts::gather(options);
-        let process = process::Facts::gather(options);
-        let installation = installation::Facts::gather(options);
-        let agent = agent::Facts::gather(options);
-
-        let mut findings = process.judge();
-        findings.extend(kernel.judge(options));
-        findings.extend(firewall.join().unwrap_or_else(|_| vec![stuck("packet filter")]));
-        findings.extend(installation.judge(options));
-        findings.extend(agent.judge(options));
-        findings.extend(gate::judge(options, installation.has_gate(), agent.status(), process.off_host));
-        findings.extend(server.join().unwrap_or_else(|_| vec![stuck("API server")]));
-        Ok(Report(findings))
+        examine(&self.options)
     }
 
     /// The report as it is to be shown.
     pub fn text(&self, report: &Report, colour: Colour) -> String {
-        if self.json { report.json() } else { report.text(colour) }
+        if self.json { report.json() } else { text(report, colour) }
     }
 }
 
-/// Checks that may take time, on a thread of their own.
-fn aside(name: &str, options: &Arc<Options>, check: fn(&Options) -> Vec<Finding>) -> Result<JoinHandle<Vec<Finding>>> {
-    let options = Arc::clone(options);
-    thread::spawn(name, move || check(&options))
+/// A line for each finding, and a sum.
+fn text(report: &Report, colour: Colour) -> String {
+    let rows = report.0.iter().map(|finding| {
+        let (word, tone) = match finding.result {
+            Grade::Ok => ("ok", Tone::Good),
+            Grade::Warn => ("warn", Tone::Doubtful),
+            Grade::Fail => ("fail", Tone::Bad),
+        };
+        let remedy = finding.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
+        vec![cell(word, tone), cell(format!("{}: {}{remedy}", finding.check, finding.finding), Tone::Plain)]
+    });
+    let (ok, warn, fail) = (report.count(Grade::Ok), report.count(Grade::Warn), report.count(Grade::Fail));
+    let tone = if fail > 0 { Tone::Bad } else { Tone::Plain };
+    let sum = painted(&format!("{ok} ok, {warn} to look at, {fail} failed"), tone, colour);
+    format!("{}{sum}\n", columns("", &rows.collect::<Vec<_>>(), colour))
 }
 
-fn stuck(check: &str) -> Finding {
-    Finding::fail(check, &"the check itself failed", &"please report it, with what was printed before this")
-}
-
-/// The options of a node whose agent was given these flags.
 #[cfg(test)]
-fn options(flags: &[&str]) -> Options {
-    let args: Vec<OsString> = flags.iter().map(OsString::from).collect();
-    let arguments = page().scan_options(&args).unwrap();
-    Config::read(&arguments.flags, &Variables::new()).unwrap().0.doctor()
+mod tests {
+    use super::*;
+    use crate::doctor::Finding;
+
+    #[test]
+    fn a_line_each_and_the_same_as_json() {
+        let report = Report(vec![
+            Finding::ok("capabilities", &"CAP_DAC_OVERRIDE, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_PTRACE, CAP_SYS_ADMIN"),
+            Finding::warn(
+                "kernel modules",
+                &"xt_TPROXY is missing, needed for sidecars\nwith TPROXY",
+                &"load it on the host (modprobe xt_TPROXY), or use a kernel that has it",
+            ),
+            Finding::fail(
+                "plugin",
+                &"/host/opt/cni/bin/istio-cni is missing",
+                &"K3s has plugins in /var/lib/rancher/k3s/data/cni: name it with --cni-bin-dir",
+            ),
+        ]);
+        assert_eq!(text(&report, Colour::Off), include_str!("../../test-fixtures/tools/doctor.txt"));
+        assert!(!report.is_healthy());
+        assert!(Report(report.0[..2].to_vec()).is_healthy());
+        assert_eq!(
+            Report(vec![Finding::ok("agent", &"ready")]).json(),
+            "{\"healthy\":true,\"checks\":[{\"check\":\"agent\",\"result\":\"ok\",\"finding\":\"ready\",\"remedy\":null}]}\n"
+        );
+    }
 }

@@ -1,12 +1,13 @@
 //! `explain`: why a pod is in the mesh or not, question by question, and where it stands.
 
 use super::columns::{Colour, Tone, cell, columns, duration, painted};
-use super::page::{JSON, Page};
-use super::{running, status};
+use super::page::{JSON, Page, Request};
+use super::status;
 use crate::config::Config;
 use crate::config::option::{Takes, Variables, fill, specs};
 use crate::config::table;
 use crate::error::{Error, Kind, Result};
+use crate::node::client;
 use crate::node::view::{Explained, PodStatus};
 use crate::pod::decision::{Action, Step};
 use crate::pod::explanation::{Explanation, explain};
@@ -20,15 +21,6 @@ const ABOUT: &str = "Walks the decision about a pod question by question, with t
                      tells where the pod stands. POD_FILE is JSON or YAML and may hold the pod's Namespace too; the \
                      options then mean what they mean to the agent. Exit code 1 when there is no such pod, 3 when no \
                      agent answers.";
-
-/// What was asked for.
-#[derive(Debug)]
-pub enum Request {
-    /// The usage text.
-    Help(String),
-    /// An explanation.
-    Explain(Box<Explain>),
-}
 
 /// What is explained, and how.
 #[derive(Debug)]
@@ -71,23 +63,23 @@ pub fn page() -> Page {
 }
 
 /// Parses the arguments that follow the command.
-pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let page = page();
-    let arguments = page.scan(args)?;
-    if arguments.help {
-        return Ok(Request::Help(page.usage()));
-    }
-    let [operand] = arguments.operands.as_slice() else {
-        return Err(Error::of(Kind::Usage, "explain takes one NAMESPACE/NAME or POD_FILE; explain --help says more"));
-    };
-    let subject = Subject::parse(operand).ok_or_else(|| {
-        let message = format_args!("{operand:?} is neither a file that exists nor the NAMESPACE/NAME of a pod");
-        Error::of(Kind::Usage, message)
-    })?;
-    let mut json = false;
-    fill(JSON, &arguments.flags, variables, &mut json)?;
-    let (config, _) = Config::read(&arguments.flags, variables)?;
-    Ok(Request::Explain(Box::new(Explain { config, json, subject })))
+pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request<Explain>> {
+    page().request(args, |arguments| {
+        let [operand] = arguments.operands.as_slice() else {
+            return Err(Error::of(
+                Kind::Usage,
+                "explain takes one NAMESPACE/NAME or POD_FILE; explain --help says more",
+            ));
+        };
+        let subject = Subject::parse(operand).ok_or_else(|| {
+            let message = format_args!("{operand:?} is neither a file that exists nor the NAMESPACE/NAME of a pod");
+            Error::of(Kind::Usage, message)
+        })?;
+        let mut json = false;
+        fill(JSON, &arguments.flags, variables, &mut json)?;
+        let (config, _) = Config::read(&arguments.flags, variables)?;
+        Ok(Explain { config, json, subject })
+    })
 }
 
 impl Explain {
@@ -100,15 +92,15 @@ impl Explain {
     pub fn of_pod(&self, pod: &PodName, colour: Colour) -> Result<String> {
         let PodName { namespace, name } = pod;
         let run_dir = self.config.run_dir();
-        let body = running::get(run_dir, &format!("/explain?namespace={namespace}&name={name}"))?;
-        let explained = running::decode(run_dir, &body)?;
+        let body = client::get(run_dir, &format!("/explain?namespace={namespace}&name={name}"))?;
+        let explained = client::decode(run_dir, &body)?;
         Ok(self.text(&explained, colour))
     }
 
     /// The text about the one pod among `objects`.
     pub fn of_objects(&self, objects: &Objects, colour: Colour) -> Result<String> {
         let (pod, labels) = objects.only_pod()?;
-        let explanation = explain(&self.config.policy(), pod, &labels, self.config.pod_rules());
+        let explanation = explain(self.config.policy(), pod, &labels, self.config.pod_rules());
         Ok(self.text(&Explained { explanation: Some(explanation), pod: None, steps: Vec::new() }, colour))
     }
 

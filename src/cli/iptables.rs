@@ -1,10 +1,11 @@
 //! `iptables`: programs the redirection to a sidecar, takes it out, or proves that it is there. For the init containers
 //! `istio-init` and `istio-validation`, for machines outside of a cluster, and for people.
 
-use super::page::Page;
+use super::page::{Page, Request};
 use crate::config::iptables::{Options, TABLE, owner_groups};
 use crate::config::option::{Remark, Variables, specs};
 use crate::dataplane::engine::{self, Applied, Engine};
+use crate::dataplane::lock_dir::lock_dir;
 use crate::dataplane::validation;
 use crate::error::{Context, Error, Kind, Result};
 use crate::pod::redirection::Redirection;
@@ -20,7 +21,7 @@ use crate::sys::resolv_conf::ResolvConf;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const ABOUT: &str = "Redirects the traffic of a pod, or of a machine, to its sidecar. What is there already stays as it \
                      is where it is right. --cleanup-only takes everything out again; with --run-validation it is \
@@ -28,19 +29,8 @@ const ABOUT: &str = "Redirects the traffic of a pod, or of a machine, to its sid
 
 /// Largest file of users, groups or name servers that is read, bytes.
 const LIMIT: usize = 1 << 20;
-/// Where lock files of legacy iptables may be made.
-const LOCK_DIRS: [&str; 2] = ["/run/ferrule-iptables", "/dev/shm/ferrule-iptables"];
 /// Envoy's user and group where nothing else is said.
 const ENVOY: u32 = 1337;
-
-/// What was asked for.
-#[derive(Debug)]
-pub enum Request {
-    /// The usage text.
-    Help(String),
-    /// To do what these options say.
-    Run(Box<Options>, Vec<Remark>),
-}
 
 /// How it is called.
 pub fn page() -> Page {
@@ -48,14 +38,8 @@ pub fn page() -> Page {
 }
 
 /// Parses the arguments that follow the command.
-pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let page = page();
-    let arguments = page.scan_options(args)?;
-    if arguments.help {
-        return Ok(Request::Help(page.usage()));
-    }
-    let (options, remarks) = Options::read(&arguments.flags, variables)?;
-    Ok(Request::Run(Box::new(options), remarks))
+pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request<(Options, Vec<Remark>)>> {
+    page().request(args, |arguments| Options::read(&arguments.flags, variables))
 }
 
 /// Brings the namespace to what was asked for; returns what is to be printed.
@@ -162,13 +146,6 @@ fn rules(settings: &Settings, ipv6: bool) -> String {
 fn engine(options: &Options, netns: &Netns) -> Result<Engine> {
     let Options { force_variant, native_nftables, .. } = *options;
     Engine::detect(engine::Options { force_variant, lock_dir: lock_dir()?, program_dir: None, native_nftables }, netns)
-}
-
-/// A directory for lock files that a command may use.
-pub(super) fn lock_dir() -> Result<PathBuf> {
-    let usable = |dir: &PathBuf| file::create_dir_all(dir, file::Mode(0o711)).is_ok();
-    let found = LOCK_DIRS.into_iter().map(PathBuf::from).find(usable);
-    found.context("no directory for lock files can be made in /run or /dev/shm")
 }
 
 /// The settings, with users, groups and resolvers looked up.

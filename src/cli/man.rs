@@ -1,10 +1,9 @@
 //! `man`: the manual page, made of what every command says of itself. Source: man(7), groff_char(7).
 
+use super::agent;
+use super::command::Command;
 use super::page::{Page, notes};
-use super::{COMMANDS, Command, agent};
 use crate::config::option::{Section, Spec, Takes};
-use crate::error::Result;
-use std::ffi::OsString;
 
 const ABOUT: &str = "Prints the man page in roff: man -l - shows it. To install it, write it to \
                      /usr/local/share/man/man8/ferrule.8.";
@@ -12,13 +11,6 @@ const ABOUT: &str = "Prints the man page in roff: man -l - shows it. To install 
 /// How it is called.
 pub fn page() -> Page {
     Page { synopsis: "man", about: ABOUT, operand: None, specs: Vec::new() }
-}
-
-/// What is printed for these arguments.
-pub fn text(args: &[OsString]) -> Result<String> {
-    let page = page();
-    let arguments = page.scan_options(args)?;
-    Ok(if arguments.help { page.usage() } else { manual() })
 }
 
 const DESCRIPTION: &str = "Ferrule is a node agent for service meshes. On every node of a cluster it installs a CNI \
@@ -45,7 +37,8 @@ const FILES: [(&str, &str); 5] = [
     ("RUN/state.json", "Without Kubernetes: what is published about pods."),
 ];
 
-fn manual() -> String {
+/// The manual page with these commands.
+pub(super) fn text(commands: &[Command]) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut roff = format!(".TH FERRULE 8 \"\" \"ferrule {version}\" \"System administration\"\n");
     roff += ".SH NAME\nferrule \\- node agent for service meshes\n";
@@ -53,7 +46,7 @@ fn manual() -> String {
     roff += &format!(".SH DESCRIPTION\n{}", line(DESCRIPTION));
     roff += ".SH COMMANDS\n";
     let shared = agent::page().specs;
-    for Command { name, page, .. } in &COMMANDS {
+    for Command { name, page, .. } in commands {
         let page = page();
         roff += &format!(".SS ferrule {}\n{}", escaped(page.synopsis), line(page.about));
         let has = |spec: &Spec| page.specs.iter().any(|own| own.name == spec.name);
@@ -135,6 +128,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::COMMANDS;
 
     #[test]
     fn text_stays_text() {
@@ -150,7 +144,7 @@ mod tests {
 
     #[test]
     fn every_command_and_option_is_there() {
-        let manual = manual();
+        let manual = text(&COMMANDS);
         for Command { name, page, .. } in &COMMANDS {
             assert!(manual.contains(&format!(".SS ferrule {name}")), "{name}");
             for spec in page().specs {

@@ -1,7 +1,7 @@
 //! How a command is called: one description from which its arguments are taken apart and its usage text, its part of
 //! the man page and its completion are made.
 
-use super::nearest;
+use super::nearest::nearest;
 use crate::config::option::{Flags, Name, Row, Section, Spec, Takes};
 use crate::config::value;
 use crate::error::{Error, Kind, Result};
@@ -46,21 +46,29 @@ pub struct Arguments {
     pub operands: Vec<OsString>,
 }
 
-impl Page {
-    /// Takes arguments apart. An unknown option is a `Usage` error that names the nearest.
-    pub fn scan(&self, args: &[OsString]) -> Result<Arguments> {
-        scan(args, &self.specs)
-    }
+/// What somebody wants of a command.
+#[derive(Debug)]
+pub enum Request<T> {
+    /// The usage text, which is in here.
+    Help(String),
+    /// That the command does this.
+    Run(T),
+}
 
-    /// The same for a command that takes options only.
-    pub fn scan_options(&self, args: &[OsString]) -> Result<Arguments> {
-        let arguments = self.scan(args)?;
-        if let Some(operand) = arguments.operands.first() {
+impl Page {
+    /// Takes arguments apart and has them read, unless they ask for help. An unknown option is a `Usage` error that names
+    /// the nearest, and so is an operand where the command takes options only.
+    pub fn request<T>(&self, args: &[OsString], read: impl FnOnce(Arguments) -> Result<T>) -> Result<Request<T>> {
+        let arguments = scan(args, &self.specs)?;
+        if arguments.help {
+            return Ok(Request::Help(self.usage()));
+        }
+        if let (None, Some(operand)) = (self.operand, arguments.operands.first()) {
             let command = self.synopsis.split(' ').next().unwrap_or_default();
             let message = format_args!("unexpected argument {operand:?}; {command} --help lists the options");
             return Err(Error::of(Kind::Usage, message));
         }
-        Ok(arguments)
+        read(arguments).map(Request::Run)
     }
 
     /// Text of `--help`: every option with its variable and default.

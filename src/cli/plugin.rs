@@ -48,7 +48,7 @@ fn redirect(netns: &Netns, wanted: &Redirection, ips: &[IpAddr], conf: &NetConf)
     /// By this the host looks users up, perhaps over its network: iptables does so for every rule that names one.
     const NAMES: &str = "/etc/nsswitch.conf";
     let work = || {
-        let (lock_dir, native_nftables) = (conf.run_dir.join("xtables"), conf.native_nftables);
+        let (lock_dir, native_nftables) = (conf.run_dir.xtables_locks(), conf.native_nftables);
         let options = inpod::Options { lock_dir, native_nftables, ..inpod::Options::default() };
         let programmer = InPod::detect(options, &Netns::own()?)?;
         let ipv6 = if ips.is_empty() { wanted.ipv6(&netns.enter(netlink::addresses)??) } else { wanted.ipv6(ips) };

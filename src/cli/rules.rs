@@ -1,6 +1,7 @@
 //! `rules`: the exact firewall input that would be applied to a pod, or to the host.
 
-use super::{explain, page::Page};
+use super::explain;
+use super::page::{Page, Request};
 use crate::config::Config;
 use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::config::table;
@@ -79,15 +80,6 @@ const OWN: &[Row<Own>] = &[
     },
 ];
 
-/// What was asked for.
-#[derive(Debug)]
-pub enum Request {
-    /// The usage text.
-    Help(String),
-    /// Rules.
-    Rules(Box<Rules>),
-}
-
 /// The subject whose rules are printed, and how.
 #[derive(Debug)]
 pub struct Rules {
@@ -115,28 +107,26 @@ pub fn page() -> Page {
 }
 
 /// Parses the arguments that follow the command.
-pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let page = page();
-    let arguments = page.scan(args)?;
-    if arguments.help {
-        return Ok(Request::Help(page.usage()));
-    }
-    let (config, mut remarks) = Config::read(&arguments.flags, variables)?;
-    let mut own = Own::default();
-    remarks.extend(fill(OWN, &arguments.flags, variables, &mut own)?);
-    let warnings = remarks.into_iter().filter(|(level, _)| *level <= log::Level::Warn).map(|(_, text)| text).collect();
-    let subject = match (own.host, arguments.operands.as_slice()) {
-        (true, []) => Subject::Host,
-        (false, [file]) if matches!(explain::Subject::parse(file), Some(explain::Subject::Pod(_))) => {
-            let message = format_args!(
-                "rules takes a POD_FILE: the pod {file:?} is no file; write its object into one, or try explain"
-            );
-            return Err(Error::of(Kind::Usage, message));
-        }
-        (false, [file]) => Subject::PodFile(file.into()),
-        _ => return Err(Error::of(Kind::Usage, "rules takes one POD_FILE, or --host; rules --help says more")),
-    };
-    Ok(Request::Rules(Box::new(Rules { config, family: own.family, backend: own.backend, subject, warnings })))
+pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request<Rules>> {
+    page().request(args, |arguments| {
+        let (config, mut remarks) = Config::read(&arguments.flags, variables)?;
+        let mut own = Own::default();
+        remarks.extend(fill(OWN, &arguments.flags, variables, &mut own)?);
+        let warnings =
+            remarks.into_iter().filter(|(level, _)| *level <= log::Level::Warn).map(|(_, text)| text).collect();
+        let subject = match (own.host, arguments.operands.as_slice()) {
+            (true, []) => Subject::Host,
+            (false, [file]) if matches!(explain::Subject::parse(file), Some(explain::Subject::Pod(_))) => {
+                let message = format_args!(
+                    "rules takes a POD_FILE: the pod {file:?} is no file; write its object into one, or try explain"
+                );
+                return Err(Error::of(Kind::Usage, message));
+            }
+            (false, [file]) => Subject::PodFile(file.into()),
+            _ => return Err(Error::of(Kind::Usage, "rules takes one POD_FILE, or --host; rules --help says more")),
+        };
+        Ok(Rules { config, family: own.family, backend: own.backend, subject, warnings })
+    })
 }
 
 impl Rules {
@@ -157,7 +147,7 @@ impl Rules {
     /// The text for the one pod among `objects`.
     pub fn of_pod(&self, objects: &Objects) -> Result<Answer> {
         let (pod, labels) = objects.only_pod()?;
-        let decision = decide(&self.config.policy(), pod, &labels);
+        let decision = decide(self.config.policy(), pod, &labels);
         match decision.action {
             Action::None => Err(Error::new(format_args!("no rules apply: {}", decision.reason))),
             Action::Sidecar => redirection::of(pod).and_then(|wanted| {

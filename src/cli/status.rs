@@ -1,34 +1,25 @@
 //! `status`: the pods of this node and where they stand, as the running agent says.
 
 use super::columns::{Cell, Colour, Tone, cell, columns, duration, painted};
-use super::page::Page;
-use super::running;
+use super::page::{Page, Request};
 use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::config::table::RUN_DIR;
 use crate::config::value;
 use crate::error::Result;
+use crate::node::client;
 use crate::node::view::{PodState, PodStatus, Status as View};
+use crate::sys::run_dir::RunDir;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 const ABOUT: &str = "Lists the pods of this node: how they stand, for how long, their addresses, and why. Asks the agent \
                      over its socket. Exit code 0 only when all is well: the agent is ready, a ztunnel is connected in \
                      ambient mode, every pod file can be read, and every pod that should be in the mesh is enrolled; \
                      1 when not; 3 when no agent answers.";
 
-/// What was asked for.
-#[derive(Debug)]
-pub enum Request {
-    /// The usage text.
-    Help(String),
-    /// The status.
-    Status(Status),
-}
-
 /// Whose status, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    run_dir: PathBuf,
+    run_dir: RunDir,
     /// `--json`.
     pub json: bool,
     /// `--watch`.
@@ -57,7 +48,7 @@ const TABLE: &[Row<Status>] = &[
     Row {
         spec: RUN_DIR,
         set: |status, value| {
-            status.run_dir = value::path(value)?;
+            status.run_dir = RunDir::new(value::path(value)?);
             Ok(())
         },
     },
@@ -69,15 +60,12 @@ pub fn page() -> Page {
 }
 
 /// Parses the arguments that follow the command.
-pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let page = page();
-    let arguments = page.scan_options(args)?;
-    if arguments.help {
-        return Ok(Request::Help(page.usage()));
-    }
-    let mut status = Status::default();
-    fill(TABLE, &arguments.flags, variables, &mut status)?;
-    Ok(Request::Status(status))
+pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request<Status>> {
+    page().request(args, |arguments| {
+        let mut status = Status::default();
+        fill(TABLE, &arguments.flags, variables, &mut status)?;
+        Ok(status)
+    })
 }
 
 /// One look.
@@ -94,8 +82,8 @@ pub struct Look {
 impl Status {
     /// Asks the agent. Fails with `NoAgent` when none answers.
     pub fn look(&self, colour: Colour) -> Result<Look> {
-        let body = running::get(&self.run_dir, "/status")?;
-        let mut view: View = running::decode(&self.run_dir, &body)?;
+        let body = client::get(&self.run_dir, "/status")?;
+        let mut view: View = client::decode(&self.run_dir, &body)?;
         let text = if self.json { format!("{}\n", String::from_utf8_lossy(&body)) } else { table(&view, colour) };
         let well = is_well(&view);
         for pod in &mut view.pods {

@@ -1,7 +1,7 @@
 //! `uninstall`: takes the plugin, its configuration and its kubeconfig off the node, and what the agent changed in the
 //! packet filter, without API or agent.
 
-use super::page::Page;
+use super::page::{Page, Request};
 use crate::config::Config;
 use crate::config::option::{Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::config::table;
@@ -41,15 +41,6 @@ fn boolean(value: &str) -> std::result::Result<bool, String> {
     overrides::parse_bool(value).ok_or_else(|| "true or false".to_owned())
 }
 
-/// What was asked for.
-#[derive(Debug)]
-pub enum Request {
-    /// The usage text.
-    Help(String),
-    /// To remove this.
-    Uninstall(Box<Uninstall>),
-}
-
 /// What to remove.
 #[derive(Debug)]
 pub struct Uninstall {
@@ -70,17 +61,13 @@ pub fn page() -> Page {
 }
 
 /// Parses the arguments that follow the command.
-pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let page = page();
-    let arguments = page.scan_options(args)?;
-    if arguments.help {
-        return Ok(Request::Help(page.usage()));
-    }
-    let mut wishes = Wishes::default();
-    fill(WISHES, &arguments.flags, variables, &mut wishes)?;
-    // The remarks are about what an agent would do with the options.
-    let (config, _) = Config::read(&arguments.flags, variables)?;
-    let run = if wishes.dry { Run::Dry } else { Run::Real };
-    let uninstall = Uninstall { installed: config.install(), site: config.site(), pods: wishes.pods, run };
-    Ok(Request::Uninstall(Box::new(uninstall)))
+pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request<Uninstall>> {
+    page().request(args, |arguments| {
+        let mut wishes = Wishes::default();
+        fill(WISHES, &arguments.flags, variables, &mut wishes)?;
+        // The remarks are about what an agent would do with the options.
+        let (config, _) = Config::read(&arguments.flags, variables)?;
+        let run = if wishes.dry { Run::Dry } else { Run::Real };
+        Ok(Uninstall { installed: config.install(), site: config.site_to_clear(), pods: wishes.pods, run })
+    })
 }

@@ -1,6 +1,6 @@
 //! `wait`: blocks until a URL answers 200, as a gate in front of a program.
 
-use super::page::Page;
+use super::page::{Page, Request};
 use crate::config::option::{Expected, Name, Row, Section, Spec, Takes, Variables, fill, specs};
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::client::{encode_request, exchange};
@@ -15,15 +15,6 @@ const ABOUT: &str = "Waits until a URL answers 200 (http only), asking again and
 
 /// Longest answer that is read, bytes. Only its status counts.
 const LIMIT: usize = 1 << 20;
-
-/// What was asked for.
-#[derive(Debug)]
-pub enum Request {
-    /// The usage text.
-    Help(String),
-    /// To wait.
-    Wait(Wait),
-}
 
 /// What is waited for, and how long.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -106,15 +97,12 @@ pub fn page() -> Page {
 }
 
 /// Parses the arguments that follow the command.
-pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request> {
-    let page = page();
-    let arguments = page.scan_options(args)?;
-    if arguments.help {
-        return Ok(Request::Help(page.usage()));
-    }
-    let mut wait = Wait::default();
-    fill(TABLE, &arguments.flags, variables, &mut wait)?;
-    Ok(Request::Wait(wait))
+pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request<Wait>> {
+    page().request(args, |arguments| {
+        let mut wait = Wait::default();
+        fill(TABLE, &arguments.flags, variables, &mut wait)?;
+        Ok(wait)
+    })
 }
 
 impl Wait {

@@ -10,13 +10,8 @@ use crate::sys::unix::{Connection, SocketType};
 use nix::errno::Errno;
 use serde::Serialize;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
-
-/// The agent's socket below the run dir.
-pub fn socket(run_dir: &Path) -> PathBuf {
-    run_dir.join("pluginevent.sock")
-}
 
 /// Asks once. `netns` travels with the first byte of the request. Errors are about the connection: whatever the agent
 /// answers is an answer.
@@ -73,8 +68,8 @@ impl Reply {
         match response.status {
             503 => Reply::Starting,
             200 => match serde_json::from_slice::<AddAnswer>(&response.body) {
-                Ok(answer) if matches!(answer.action.as_str(), "ambient" | "sidecar" | "none") => Reply::Done(answer),
-                _ => Reply::Foreign,
+                Ok(answer) => Reply::Done(answer),
+                Err(_) => Reply::Foreign,
             },
             _ => failure(response).map_or(Reply::Foreign, Reply::Refused),
         }
@@ -107,6 +102,7 @@ pub fn words(response: &Response) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::decision::Action;
 
     #[test]
     fn words_are_one_short_line() {
@@ -125,9 +121,9 @@ mod tests {
             let response = Response { status, body: body.as_bytes().to_vec() };
             assert_eq!(Reply::read(&response), expected, "{status} {body}");
         };
-        let answer = |action: &str| AddAnswer { action: action.into(), reason: "r".into() };
-        for action in ["ambient", "sidecar", "none"] {
-            check(200, &format!(r#"{{"action":"{action}","reason":"r"}}"#), Reply::Done(answer(action)));
+        for action in [Action::Ambient, Action::Sidecar, Action::None] {
+            let body = format!(r#"{{"action":"{}","reason":"r"}}"#, action.word());
+            check(200, &body, Reply::Done(AddAnswer { action, reason: "r".into() }));
         }
         check(200, "", Reply::Foreign);
         check(200, r#"{"action":"sometimes","reason":"r"}"#, Reply::Foreign);
@@ -136,8 +132,8 @@ mod tests {
         check(404, "404 page not found\n", Reply::Foreign);
         check(503, "starting\n", Reply::Starting);
         check(503, r#"{"code":11,"message":"starting"}"#, Reply::Starting);
-        check(500, r#"{"code":101,"message":"m"}"#, Reply::Refused(Failure::new(101, "m")));
-        check(500, r#"{"code":0,"message":"m"}"#, Reply::Refused(Failure::new(100, "m")));
+        check(500, r#"{"code":101,"message":"m"}"#, Reply::Refused(Failure::new(code::RULES_FAILED, "m")));
+        check(500, r#"{"code":0,"message":"m"}"#, Reply::Refused(Failure::new(code::AGENT_REFUSED, "m")));
         check(500, r#"{"code":-1,"message":"m"}"#, Reply::Foreign);
     }
 }

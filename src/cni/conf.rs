@@ -6,12 +6,12 @@
 use super::event::{Failure, GcEvent, code};
 use super::version::{self, Version};
 use crate::logging::parse_level;
+use crate::sys::run_dir::RunDir;
 use log::LevelFilter;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// Our entry of the chain, with what the runtime added to it.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct NetConf {
     /// `cniVersion` of the list.
     pub version: Version,
     /// `cni_agent_run_dir`: where the agent's sockets are, and our log.
-    pub run_dir: PathBuf,
+    pub run_dir: RunDir,
     /// `ambient_enabled`: the agent enrols pods in the ambient mesh.
     pub ambient_enabled: bool,
     /// `enablement_selectors`: which pods, as the agent's option has it; null without.
@@ -43,13 +43,12 @@ pub struct NetConf {
     attachments: [Option<Box<RawValue>>; 2],
 }
 
-/// Where the agent's sockets are when the configuration does not say.
-const DEFAULT_RUN_DIR: &str = "/var/run/istio-cni";
 /// GC's list: the key of the specification and that of older libcni.
 const ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 impl NetConf {
-    /// Decodes standard input. Fails with code 6 (not JSON), 1 (version) or 7 (a value).
+    /// Decodes standard input. Fails with [`code::DECODE`] (it is not JSON), [`code::INCOMPATIBLE_VERSION`]
+    /// or [`code::INVALID_CONFIG`] (a value).
     pub fn parse(stdin: &[u8]) -> Result<Self, Failure> {
         let fields: Fields<'_> = serde_json::from_slice(stdin).map_err(|e| Failure {
             details: e.to_string(),
@@ -75,7 +74,7 @@ impl NetConf {
         let [valid, attachments] = ATTACHMENTS;
         Ok(NetConf {
             version,
-            run_dir: run_dir.filter(|dir| !dir.is_empty()).map_or_else(|| DEFAULT_RUN_DIR.into(), PathBuf::from),
+            run_dir: RunDir::new(run_dir.filter(|dir| !dir.is_empty()).unwrap_or_else(|| RunDir::DEFAULT.to_owned())),
             ambient_enabled: fields.get("ambient_enabled")?.unwrap_or_default(),
             enablement_selectors: fields.get("enablement_selectors")?.unwrap_or_default(),
             exclude_namespaces: exclude_namespaces.unwrap_or_default(),
@@ -170,7 +169,7 @@ mod tests {
     #[test]
     fn every_key_is_read() {
         let conf = NetConf::parse(FULL.as_bytes()).unwrap();
-        assert_eq!((conf.version, conf.run_dir.to_str()), (Version::V0_4_0, Some("/run/x")));
+        assert_eq!((conf.version, conf.run_dir.path().to_str()), (Version::V0_4_0, Some("/run/x")));
         assert!(conf.ambient_enabled && conf.native_nftables && conf.status_gate);
         assert!(conf.enable_ambient_detection_retry);
         assert_eq!(
@@ -188,7 +187,7 @@ mod tests {
             ["{}", r#"{"cniVersion":null,"cni_agent_run_dir":null,"exclude_namespaces":null,"prevResult":null}"#]
         {
             let conf = NetConf::parse(text.as_bytes()).unwrap();
-            assert_eq!((conf.version, conf.run_dir.to_str()), (Version::V0_1_0, Some(DEFAULT_RUN_DIR)));
+            assert_eq!((conf.version, conf.run_dir.path().to_str()), (Version::V0_1_0, Some(RunDir::DEFAULT)));
             assert!(conf.prev_result.is_none() && conf.exclude_namespaces.is_empty() && !conf.status_gate);
             assert_eq!(conf.log_level, LevelFilter::Info);
             assert!(conf.valid_attachments().unwrap().container_ids.is_empty());

@@ -1,5 +1,6 @@
 //! The wire types between the plugin and the agent on `pluginevent.sock`: Istio's own body and our extra fields.
 
+use crate::pod::decision::Action;
 use base64::Engine as _;
 use ipnet::IpNet;
 use serde::de::IgnoredAny;
@@ -73,8 +74,8 @@ fn go_ip(address: &Value, gateway: Option<&Value>, interface: Option<&Value>) ->
 /// Answer to an [`AddEvent`] with `decide`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddAnswer {
-    /// `ambient`, `sidecar` or `none`.
-    pub action: String,
+    /// What was decided and done.
+    pub action: Action,
     /// Why.
     pub reason: String,
 }
@@ -100,6 +101,8 @@ impl Failure {
 
 /// Error codes: CNI specification 1.1, section "Error", and ours from 100.
 pub mod code {
+    use crate::error::{Error, Kind};
+
     /// The configuration's `cniVersion` does not know this verb, or is not known itself.
     pub const INCOMPATIBLE_VERSION: u32 = 1;
     /// A `CNI_` variable is missing or wrong.
@@ -118,6 +121,11 @@ pub mod code {
     pub const AGENT_REFUSED: u32 = 100;
     /// The pod's rules could not be put in place.
     pub const RULES_FAILED: u32 = 101;
+
+    /// The code for rules that could not be put in place: a namespace that is the host's is the caller's mistake.
+    pub(crate) fn of_rules(e: &Error) -> u32 {
+        if e.kind() == Kind::HostNetns { INVALID_ENVIRONMENT } else { RULES_FAILED }
+    }
 }
 
 /// Body of `POST /cmddel` and `/cmdcheck`.

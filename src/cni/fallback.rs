@@ -1,10 +1,10 @@
 //! What an ADD does when the agent did not decide: it asks the API server, and goes by what the agent last decided where
 //! that one cannot be asked either. A failure to decide is never taken for "not in the mesh".
 
-use super::ask;
 use super::conf::{NetConf, PodArgs};
 use super::event::{Failure, code};
 use super::outside::Outside;
+use super::{DAEMON_SET, ask};
 use crate::error::{Error, Kind, Result};
 use crate::pod::decision::{Action, Policy, decide as decide_pod};
 use crate::pod::redirection::{self, Redirection};
@@ -13,9 +13,6 @@ use crate::pod::types::{Namespace, Pod, PodName};
 use crate::sys::netns::Netns;
 use std::net::IpAddr;
 use std::path::Path;
-
-/// The kubeconfig in the run directory, which the agent keeps current.
-const KUBECONFIG: &str = "istio-cni-kubeconfig";
 
 /// Asks the API server that a kubeconfig names for a pod and its namespace.
 pub type Api = fn(kubeconfig: &Path, pod: &PodName) -> Result<(Pod, Namespace)>;
@@ -49,7 +46,7 @@ pub(super) enum Opinion {
 
 /// Decides with the policy that stands in the configuration.
 pub(super) fn opinion(conf: &NetConf, pod: &PodArgs, api: Api) -> Opinion {
-    let kubeconfig = conf.run_dir.join(KUBECONFIG);
+    let kubeconfig = conf.run_dir.kubeconfig();
     if pod.namespace.is_empty() {
         return Opinion::Unknown("the runtime does not tell the pod's namespace".to_owned());
     }
@@ -185,15 +182,15 @@ pub(super) fn decide(socket: &Path, undecided: &Undecided, opinion: &Opinion) ->
 
 /// What a person must know first when the agent is missing.
 pub(super) fn not_ready(socket: &Path, why: &str) -> String {
-    format!("node agent not ready ({}: {why}); is the istio-cni-node pod running on this node?", socket.display())
+    format!("node agent not ready ({}: {why}); is the {DAEMON_SET} pod running on this node?", socket.display())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cni::outside;
     use crate::pod::object::{decode_namespace, decode_pod};
     use crate::sys::file::{self, Mode};
+    use crate::sys::run_dir::RunDir;
 
     const SELECTOR: &str = r#"[{"podSelector":{"matchLabels":{"mesh":"on"}}},
         {"namespaceSelector":{"matchLabels":{"mesh":"on"}}}]"#;
@@ -253,9 +250,8 @@ mod tests {
     fn what_was_decided_earlier_counts_only_where_the_api_server_does_not_tell() {
         let dir = tempfile::tempdir().unwrap();
         let mut conf = conf(SELECTOR);
-        dir.path().clone_into(&mut conf.run_dir);
-        let write =
-            |name: &str, bytes: &[u8]| file::replace_volatile(&dir.path().join(name), bytes, Mode(0o600)).unwrap();
+        conf.run_dir = RunDir::new(dir.path());
+        let write = |path: &Path, bytes: &[u8]| file::replace_volatile(path, bytes, Mode(0o600)).unwrap();
         let check = |api: Api, uid: &str, outside: bool| {
             let args = PodArgs { name: "web".into(), namespace: "a".into(), uid: uid.into() };
             let opinion = opinion(&conf, &args, api);
@@ -267,14 +263,14 @@ mod tests {
         check(never, "u", false);
         let pod = PodName { namespace: "a".into(), name: "web".into() };
         let told = Outside::new(&policy(&conf).unwrap(), [("u".to_owned(), pod)]).encode().unwrap();
-        write(outside::FILE, &told);
+        write(&conf.run_dir.outside(), &told);
         check(never, "u", true);
         check(never, "v", false);
-        write(KUBECONFIG, b"");
+        write(&conf.run_dir.kubeconfig(), b"");
         check(silent, "u", true);
         check(silent, "v", false);
         check(unknown, "u", false);
-        write(outside::FILE, &told[..told.len() - 1]);
+        write(&conf.run_dir.outside(), &told[..told.len() - 1]);
         check(silent, "u", false);
     }
 

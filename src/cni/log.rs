@@ -8,11 +8,11 @@ use crate::http::client::encode_request;
 use crate::logging;
 use crate::sys::exchange::Exchange;
 use crate::sys::file::Mode;
+use crate::sys::run_dir::RunDir;
 use crate::sys::unix::{Connection, SocketType};
 use crate::sys::{clock, logfile, sync};
 use log::LevelFilter;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ const DELIVERY_TIME: Duration = Duration::from_millis(100);
 const MAX_LINES: usize = 100;
 
 /// Lines of at least `level` are written from now on: to standard error, and with a run dir to the file and the agent.
-pub(super) fn start(level: LevelFilter, run_dir: Option<&Path>) {
-    sync::lock(&LOG).run_dir = run_dir.map(Path::to_path_buf);
+pub(super) fn start(level: LevelFilter, run_dir: Option<&RunDir>) {
+    sync::lock(&LOG).run_dir = run_dir.cloned();
     logging::start_plugin(Sink);
     log::set_max_level(level);
 }
@@ -34,7 +34,7 @@ pub(super) fn start(level: LevelFilter, run_dir: Option<&Path>) {
 pub(super) fn hand_over() {
     let mut log = sync::lock(&LOG);
     let lines = std::mem::take(&mut log.lines);
-    if let Some(run_dir) = log.run_dir.as_deref().filter(|_| !lines.is_empty()) {
+    if let Some(run_dir) = log.run_dir.as_ref().filter(|_| !lines.is_empty()) {
         let _ = deliver(run_dir, &lines);
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn hand_over() {
 static LOG: Mutex<PluginLog> = Mutex::new(PluginLog { run_dir: None, lines: Vec::new() });
 
 struct PluginLog {
-    run_dir: Option<PathBuf>,
+    run_dir: Option<RunDir>,
     /// Not delivered to the agent yet.
     lines: Vec<String>,
 }
@@ -55,7 +55,7 @@ impl Write for Sink {
         let _ = std::io::stderr().write_all(line);
         let mut log = sync::lock(&LOG);
         if let Some(run_dir) = &log.run_dir {
-            let _ = logfile::append(&run_dir.join("istio-cni.log"), line, FILE_LIMIT, Mode(0o600));
+            let _ = logfile::append(&run_dir.plugin_log_file(), line, FILE_LIMIT, Mode(0o600));
             if log.lines.len() < MAX_LINES {
                 log.lines.push(String::from_utf8_lossy(line.trim_ascii_end()).into_owned());
             }
@@ -68,9 +68,9 @@ impl Write for Sink {
     }
 }
 
-fn deliver(run_dir: &Path, lines: &[String]) -> crate::error::Result<()> {
+fn deliver(run_dir: &RunDir, lines: &[String]) -> crate::error::Result<()> {
     let body = serde_json::to_vec(lines)?;
-    let connection = Connection::connect(&run_dir.join("log.sock"), SocketType::Stream, DELIVERY_TIME)?;
+    let connection = Connection::connect(&run_dir.plugin_logs(), SocketType::Stream, DELIVERY_TIME)?;
     let mut stream = Exchange::new(&connection, clock::now() + DELIVERY_TIME);
     stream.write_all(&encode_request("POST", "/log", "log.sock", &body))?;
     Ok(())

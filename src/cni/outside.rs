@@ -11,12 +11,10 @@ use crate::invalid;
 use crate::pod::decision::Policy;
 use crate::pod::types::PodName;
 use crate::sys::file;
+use crate::sys::run_dir::RunDir;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
 
-/// The file in the run directory.
-pub const FILE: &str = "outside.json";
 /// A node has some hundred pods; a larger file is not read, and proves nothing.
 const MAX_FILE: usize = 1 << 20;
 const VERSION: u32 = 1;
@@ -48,7 +46,7 @@ impl Outside {
 
     /// As it stands in the file.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        serde_json::to_vec(self).with_context(|| format!("encode {FILE}"))
+        serde_json::to_vec(self).context("encode the pods outside the mesh")
     }
 
     /// Reads what [`Self::encode`] wrote; anything else is an error. Pure.
@@ -61,8 +59,8 @@ impl Outside {
     }
 
     /// Reads the file; `None` when there is none.
-    pub fn read(run_dir: &Path) -> Result<Option<Self>> {
-        let path = run_dir.join(FILE);
+    pub fn read(run_dir: &RunDir) -> Result<Option<Self>> {
+        let path = run_dir.outside();
         match file::read_limited(&path, MAX_FILE) {
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
             bytes => Self::decode(&bytes?).map(Some).with_context(|| format!("parse {}", path.display())),
@@ -128,11 +126,12 @@ mod tests {
             assert!(Outside::decode(text.as_bytes()).is_err(), "{text}");
         }
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Outside::read(dir.path()).unwrap(), None);
-        let write = |bytes: &[u8]| file::replace_volatile(&dir.path().join(FILE), bytes, file::Mode(0o600)).unwrap();
+        let run_dir = RunDir::new(dir.path());
+        assert_eq!(Outside::read(&run_dir).unwrap(), None);
+        let write = |bytes: &[u8]| file::replace_volatile(&run_dir.outside(), bytes, file::Mode(0o600)).unwrap();
         write(&bytes);
-        assert_eq!(Outside::read(dir.path()).unwrap(), Some(outside()));
+        assert_eq!(Outside::read(&run_dir).unwrap(), Some(outside()));
         write(&vec![b' '; MAX_FILE + 1]);
-        assert!(Outside::read(dir.path()).is_err());
+        assert!(Outside::read(&run_dir).is_err());
     }
 }

@@ -9,7 +9,7 @@ use super::event::{AddEvent, AttachmentEvent, Failure, Health, code, ips_of_resu
 pub use super::fallback::Doors;
 use super::fallback::{self, Opinion, Undecided};
 use super::version::{self, Version};
-use super::{log, result};
+use super::{is_agent_pod, log, result};
 use crate::error::Kind;
 use crate::http::client::Response;
 use crate::sys::clock;
@@ -44,8 +44,6 @@ const CHECK_TIME: Duration = Duration::from_secs(5);
 const STATUS_TIME: Duration = Duration::from_secs(2);
 /// Longest standard input, bytes. prevResult of a pod with very many routes is far below.
 const MAX_STDIN: u64 = 16 << 20;
-/// How the agent's own pods are named: by its DaemonSet.
-const AGENT_POD_PREFIX: &str = "istio-cni-node-";
 
 /// The variables of the CNI protocol; absent ones are empty.
 #[derive(Debug, Clone, Default)]
@@ -165,7 +163,7 @@ fn answer(
     let conf = NetConf::parse(&read_stdin(stdin)?)?;
     *version = conf.version;
     let call = Call { environment, doors, pod: PodArgs::parse(&environment.args), conf: &conf };
-    log::start(conf.log_level, (!call.is_own_pod()).then_some(conf.run_dir.as_path()));
+    log::start(conf.log_level, (!call.is_own_pod()).then_some(&conf.run_dir));
     match verb {
         Verb::Add => call.add(),
         Verb::Del => call.del().map(|()| String::new()),
@@ -239,9 +237,7 @@ impl Call<'_> {
 
     /// The agent's own pod: a node must be able to start it from nothing.
     fn is_own_pod(&self) -> bool {
-        self.pod.name.starts_with(AGENT_POD_PREFIX)
-            && !self.pod.namespace.is_empty()
-            && self.pod.namespace == self.conf.pod_namespace
+        is_agent_pod(&self.pod.name) && !self.pod.namespace.is_empty() && self.pod.namespace == self.conf.pod_namespace
     }
 
     /// Why nothing is to be done for this pod, whatever the agent thinks.
@@ -310,7 +306,7 @@ impl Call<'_> {
             decide: true,
         };
         let request = Request::post("/cmdadd", &event).map_err(|e| Failure::new(code::IO, e))?;
-        let socket = ask::socket(&self.conf.run_dir);
+        let socket = self.conf.run_dir.plugin_events();
         let start = clock::now();
         let mut pause = FIRST_PAUSE;
         let mut opinion = None;
@@ -319,7 +315,7 @@ impl Call<'_> {
                 Err(e) => (Undecided::Unreachable(e), UNREACHABLE_PATIENCE),
                 Ok(response) => match Reply::read(&response) {
                     Reply::Done(answer) => {
-                        info!(pod = self.pod_name(), action = answer.action; "ADD done: {}", answer.reason);
+                        info!(pod = self.pod_name(), action = answer.action.word(); "ADD done: {}", answer.reason);
                         return Ok(());
                     }
                     Reply::Refused(failure) => return Err(failure),
@@ -403,7 +399,7 @@ impl Call<'_> {
         if !self.conf.status_gate {
             return Ok(());
         }
-        let socket = ask::socket(&self.conf.run_dir);
+        let socket = self.conf.run_dir.plugin_events();
         let response = ask::ask(&socket, &Request::get("/status"), None, clock::now() + STATUS_TIME)
             .map_err(|e| Failure::new(code::NOT_AVAILABLE, fallback::not_ready(&socket, &ask::cause(&e))))?;
         let health: Health = serde_json::from_slice(&response.body)
@@ -431,6 +427,6 @@ impl Call<'_> {
         time: Duration,
     ) -> crate::error::Result<Response> {
         let request = Request::post(path, event)?;
-        ask::ask(&ask::socket(&self.conf.run_dir), &request, netns.map(AsFd::as_fd), clock::now() + time)
+        ask::ask(&self.conf.run_dir.plugin_events(), &request, netns.map(AsFd::as_fd), clock::now() + time)
     }
 }

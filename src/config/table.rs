@@ -1,12 +1,16 @@
 //! The option table of the agent, which the other commands share.
+//!
+//! This file is long because it is one table, and each option stands in it once.
 
-use super::Config;
+use super::agent::Config;
 use super::option::{Expected, Name, Row, Section, Spec, Takes};
 use super::value::{
     address, boolean, cgroup_roots, duration, enablement_selectors, file_name, host_path, log_levels, mode, namespaces,
     one_of, path, pod_source, port,
 };
 use crate::pod::query::{self, FieldSelector};
+use crate::sys::file::HostRoot;
+use crate::sys::run_dir::RunDir;
 
 type Set = fn(&mut Config, &str) -> Result<(), Expected>;
 
@@ -81,7 +85,7 @@ const fn repair(
 pub const RUN_DIR: Spec = Spec {
     name: Name::Flag("cni-agent-run-dir"),
     takes: Takes::Value("DIR"),
-    default: "/var/run/istio-cni",
+    default: RunDir::DEFAULT,
     section: Section::Environment,
     help: "Our writable directory on the node: sockets, kubeconfig, the plugin's log.",
 };
@@ -90,7 +94,7 @@ pub const RUN_DIR: Spec = Spec {
 pub const TABLE: &[Row<Config>] = &[
     // Which pods, and how.
     switch("ambient-enabled", "false", Section::Ambient, "Run the node agent of the ambient mesh.", |c, v| {
-        put(&mut c.ambient_enabled, boolean(v))
+        put(&mut c.policy.ambient_enabled, boolean(v))
     }),
     flag(
         "ambient-enablement-selector",
@@ -100,7 +104,7 @@ pub const TABLE: &[Row<Config>] = &[
         "Which pods are in the mesh: a YAML list of {podSelector, namespaceSelector}; any pair that matches counts.",
         |c, v| {
             let (selectors, json) = enablement_selectors(v)?;
-            (c.selectors, c.selectors_json) = (selectors, json);
+            (c.policy.selectors, c.selectors_json) = (selectors, json);
             Ok(())
         },
     ),
@@ -110,16 +114,18 @@ pub const TABLE: &[Row<Config>] = &[
         "",
         Section::Ambient,
         "Namespaces that are never touched, separated by commas.",
-        |c, v| put(&mut c.exclude_namespaces, namespaces(v)),
+        |c, v| put(&mut c.policy.exclude_namespaces, namespaces(v)),
     ),
     switch(
         "ambient-dns-capture",
         "false",
         Section::Ambient,
         "Redirect the DNS of pods in the mesh to ztunnel.",
-        |c, v| put(&mut c.dns_capture, boolean(v)),
+        |c, v| put(&mut c.settings.dns_capture, boolean(v)),
     ),
-    switch("ambient-ipv6", "false", Section::Ambient, "Program IPv6 too.", |c, v| put(&mut c.ipv6, boolean(v))),
+    switch("ambient-ipv6", "false", Section::Ambient, "Program IPv6 too.", |c, v| {
+        put(&mut c.settings.ipv6, boolean(v))
+    }),
     switch(
         "ambient-reconcile-pod-rules-on-startup",
         "false",
@@ -143,7 +149,7 @@ pub const TABLE: &[Row<Config>] = &[
         |c, v| put(&mut c.detection_retry, boolean(v)),
     ),
     switch("native-nftables", "false", Section::Ambient, "Use nf_tables instead of iptables.", |c, v| {
-        put(&mut c.native_nftables, boolean(v))
+        put(&mut c.site.native_nftables, boolean(v))
     }),
     flag(
         "verify-interval",
@@ -159,7 +165,7 @@ pub const TABLE: &[Row<Config>] = &[
         "169.254.7.127",
         Section::Ambient,
         "Source address of the kubelet's probes as pods in the mesh see them.",
-        |c, v| put(&mut c.probe_v4, address(v, "IPv4")),
+        |c, v| put(&mut c.settings.probe_v4, address(v, "IPv4")),
     ),
     variable(
         "HOST_PROBE_SNAT_IPV6",
@@ -167,7 +173,7 @@ pub const TABLE: &[Row<Config>] = &[
         "fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
         Section::Ambient,
         "Source address of those probes over IPv6.",
-        |c, v| put(&mut c.probe_v6, address(v, "IPv6")),
+        |c, v| put(&mut c.settings.probe_v6, address(v, "IPv6")),
     ),
     row(
         Name::Variable("FORCE_IPTABLES_BINARY"),
@@ -175,7 +181,7 @@ pub const TABLE: &[Row<Config>] = &[
         "",
         Section::Ambient,
         "Backend of iptables to use instead of the one found by testing.",
-        |c, v| put(&mut c.force_backend, one_of(v, &["legacy", "nft"]).map(Some)),
+        |c, v| put(&mut c.site.force_backend, one_of(v, &["legacy", "nft"]).map(Some)),
     ),
     row(
         Name::Variable("ALLOW_SWITCH_TO_HOST_NS"),
@@ -183,7 +189,7 @@ pub const TABLE: &[Row<Config>] = &[
         "false",
         Section::Ambient,
         "This process is not on the host's network: that one is entered through /proc/1 below the host root.",
-        |c, v| put(&mut c.switch_to_host_ns, boolean(v)),
+        |c, v| put(&mut c.site.switch_to_host_ns, boolean(v)),
     ),
     row(
         Name::Variable("AMBIENT_USE_SCOPED_XTABLES_LOCKING"),
@@ -199,7 +205,7 @@ pub const TABLE: &[Row<Config>] = &[
         "true",
         Section::Ambient,
         "Lead the probes of branch-ENI pods on AWS to their interfaces, where net.ipv4.tcp_early_demux is 0.",
-        |c, v| put(&mut c.aws_branch_eni, boolean(v)),
+        |c, v| put(&mut c.site.aws_branch_eni, boolean(v)),
     ),
     // The plugin and its configuration.
     flag(
@@ -303,7 +309,7 @@ pub const TABLE: &[Row<Config>] = &[
         "/host",
         Section::Environment,
         "Where the host's files are; / when run straight on a host.",
-        |c, v| put(&mut c.host_root, path(v)),
+        |c, v| put(&mut c.site.host_root, path(v).map(HostRoot::new)),
     ),
     flag(
         "kubelet-cgroup-root",
@@ -311,9 +317,9 @@ pub const TABLE: &[Row<Config>] = &[
         "/,/kubelet",
         Section::Environment,
         "The kubelet's --cgroup-root, or several that it may have: a running pod is known by its cgroup below.",
-        |c, v| put(&mut c.cgroup_roots, cgroup_roots(v)),
+        |c, v| put(&mut c.site.cgroup_roots, cgroup_roots(v)),
     ),
-    Row { spec: RUN_DIR, set: |c, v| put(&mut c.run_dir, path(v)) },
+    Row { spec: RUN_DIR, set: |c, v| put(&mut c.site.run_dir, path(v).map(RunDir::new)) },
     flag(
         "ztunnel-uds-address",
         "SOCKET",
@@ -401,7 +407,7 @@ pub const TABLE: &[Row<Config>] = &[
         "istio-system",
         Section::Environment,
         "Namespace of the control plane and ztunnel.",
-        |c, v| put(&mut c.system_namespace, Ok(v.to_owned())),
+        |c, v| put(&mut c.policy.system_namespace, Ok(v.to_owned())),
     ),
     variable("REVISION", "NAME", "", Section::Environment, "Revision of the control plane.", |_, _| Ok(())),
     // Seeing.

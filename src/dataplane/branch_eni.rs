@@ -12,6 +12,7 @@ use crate::error::{Context, Kind, Result};
 use crate::rules::family::Family;
 use crate::sys::file::{self, Mode};
 use crate::sys::netns::Netns;
+use crate::sys::run_dir::RunDir;
 use crate::sys::sync;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +20,6 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
-/// The file in the run directory.
-pub const FILE: &str = "branch-eni.json";
 /// A node has some dozen such pods.
 const MAX_FILE: usize = 1 << 20;
 /// Preference of the rule to the pod: before those of AWS that lead packets of the host elsewhere (1024 and more).
@@ -78,8 +77,8 @@ pub struct Branches {
 
 impl Branches {
     /// Takes the host's namespace `netns`, and what an earlier run remembered in `run_dir`.
-    pub fn recall(netns: Netns, run_dir: &Path) -> Self {
-        let path = run_dir.join(FILE);
+    pub fn recall(netns: Netns, run_dir: &RunDir) -> Self {
+        let path = run_dir.branch_enis();
         let held = read(&path).unwrap_or_else(|e| {
             log::warn!("rules for probes of branch-ENI pods of an earlier run stay: {e}");
             Held::new()

@@ -121,7 +121,7 @@ pub enum Applied {
     Done,
     /// A file had changed since the listing was read. It was not touched, and neither were the steps after it: plan
     /// again from what is there now.
-    PrecedingRules,
+    Changed,
 }
 
 /// Carries the steps out, in order, up to the first failure.
@@ -134,7 +134,7 @@ pub fn apply(steps: &[Step], listing: &Listing, options: &Options) -> Result<App
                 let seen = listing.net.get(&step.name).map(|found| &found.content);
                 let now = read_file(&path).map(|found| found.content);
                 if seen != now.as_ref() {
-                    return Ok(Applied::PrecedingRules);
+                    return Ok(Applied::Changed);
                 }
             }
             Place::Saved => file::create_dir_all(&dir, file::Mode(0o700))?,

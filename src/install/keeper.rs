@@ -312,7 +312,7 @@ impl<N: Fn(Notice)> Work<N> {
         }
         match directory::apply(&plan.steps, &listing, &self.options) {
             Ok(Applied::Done) => self.unsettled = None,
-            Ok(Applied::PrecedingRules) => return self.look_again(now),
+            Ok(Applied::Changed) => return self.look_again(now),
             Err(e) => return self.settle(|work| &mut work.conf, Err(e), interval, Outcome::ConfFailed),
         }
         if rewrites && self.conflict.rewrote(now) {

@@ -74,7 +74,7 @@ impl Context {
         let force_variant = site.force_backend.as_deref().map(str::parse).transpose();
         let inpod = inpod::Options {
             force_variant: force_variant.map_err(|e: Error| e.context("FORCE_IPTABLES_BINARY"))?,
-            lock_dir: site.run_dir.join("xtables"),
+            lock_dir: site.run_dir.xtables_locks(),
             program_dir: None,
             native_nftables: site.native_nftables,
         };

@@ -5,6 +5,7 @@
 //! out and send what came of it back as events. So no two places decide, nothing here waits for I/O, and every
 //! behaviour can be tested as a script of events.
 
+pub mod client;
 mod endpoints;
 mod event;
 mod execute;
@@ -23,6 +24,7 @@ mod upgrade_check;
 mod watchdog;
 mod ztunnels;
 
+pub use records::NodeSettings;
 pub use redirection::Redirection;
 pub use run::run;
 pub use state::view;
@@ -34,7 +36,7 @@ use crate::pod::decision::Policy;
 use crate::repair;
 use crate::rules;
 use crate::sys::file::HostRoot;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use crate::sys::run_dir::RunDir;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,31 +45,14 @@ use std::time::Duration;
 pub struct Options {
     /// `--pod-source`.
     pub source: PodSource,
-    /// `--cni-agent-run-dir`: sockets, lock, and what is remembered across restarts.
-    pub run_dir: PathBuf,
-    /// `--host-root`.
-    pub host_root: HostRoot,
-    /// `--kubelet-cgroup-root`.
-    pub cgroup_roots: CgroupRoots,
+    /// Where it works.
+    pub site: Site,
     /// `--ztunnel-uds-address`.
     pub ztunnel_socket: PathBuf,
     /// Which pods are in the mesh.
     pub policy: Policy,
-    /// `--ambient-dns-capture`.
-    pub dns_capture: bool,
-    /// `--ambient-ipv6`.
-    pub ipv6: bool,
-    /// `HOST_PROBE_SNAT_IP`.
-    pub probe_v4: Ipv4Addr,
-    /// `HOST_PROBE_SNAT_IPV6`.
-    pub probe_v6: Ipv6Addr,
-    /// `FORCE_IPTABLES_BINARY`: `legacy` or `nft`.
-    pub force_backend: Option<String>,
-    /// `--native-nftables`.
-    pub native_nftables: bool,
-    /// `ALLOW_SWITCH_TO_HOST_NS`: this process is not in the host's network namespace; that one is
-    /// `<host-root>/proc/1/ns/net`.
-    pub switch_to_host_ns: bool,
+    /// What is the same for the rules of all pods.
+    pub settings: NodeSettings,
     /// `--verify-interval`; zero turns verification off.
     pub verify_interval: Duration,
     /// `--ambient-reconcile-pod-rules-on-startup`: bring pods enrolled by an earlier run to today's settings.
@@ -80,28 +65,27 @@ pub struct Options {
     pub own_namespace: String,
     /// `--ambient-disable-safe-upgrade`: a stop always removes what was installed.
     pub disable_safe_upgrade: bool,
-    /// `AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE`: the probes of branch-ENI pods are led to their interfaces.
-    pub aws_branch_eni: bool,
     /// What is done about pods that started before the plugin was there; `None`: nothing.
     pub repair: Option<repair::Options>,
     /// What is put on the node and kept there.
     pub install: install::Options,
 }
 
-/// A node, as far as its packet filter goes.
+/// A node: where the agent's files are on it, and how its packet filter is programmed.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// `--cni-agent-run-dir`.
-    pub run_dir: PathBuf,
+    /// `--cni-agent-run-dir`: sockets, lock, and what is remembered across restarts.
+    pub run_dir: RunDir,
     /// `--host-root`.
     pub host_root: HostRoot,
     /// `--kubelet-cgroup-root`.
     pub cgroup_roots: CgroupRoots,
-    /// `ALLOW_SWITCH_TO_HOST_NS`.
+    /// `ALLOW_SWITCH_TO_HOST_NS`: this process is not in the host's network namespace; that one is
+    /// `<host-root>/proc/1/ns/net`.
     pub switch_to_host_ns: bool,
     /// `--ambient-enabled`: the host has rules of ours.
     pub ambient: bool,
-    /// `FORCE_IPTABLES_BINARY`.
+    /// `FORCE_IPTABLES_BINARY`: `legacy` or `nft`.
     pub force_backend: Option<String>,
     /// `--native-nftables`.
     pub native_nftables: bool,
@@ -109,25 +93,8 @@ pub struct Site {
     pub host_rules: rules::host::Settings,
     /// `--ambient-ipv6`.
     pub ipv6: bool,
-    /// `AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE`.
+    /// `AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE`: the probes of branch-ENI pods are led to their interfaces.
     pub aws_branch_eni: bool,
-}
-
-impl Options {
-    fn site(&self) -> Site {
-        Site {
-            run_dir: self.run_dir.clone(),
-            host_root: self.host_root.clone(),
-            cgroup_roots: self.cgroup_roots.clone(),
-            switch_to_host_ns: self.switch_to_host_ns,
-            ambient: self.policy.ambient_enabled,
-            force_backend: self.force_backend.clone(),
-            native_nftables: self.native_nftables,
-            host_rules: rules::host::Settings { probe_v4: self.probe_v4, probe_v6: self.probe_v6 },
-            ipv6: self.ipv6,
-            aws_branch_eni: self.aws_branch_eni,
-        }
-    }
 }
 
 /// Where pods and namespaces come from.

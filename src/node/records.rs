@@ -11,6 +11,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::pod::types::PodName;
 use crate::rules::inpod::Settings;
 use crate::sys::file::{self, Mode};
+use crate::sys::run_dir::RunDir;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -90,15 +91,15 @@ pub struct Records {
 
 impl Records {
     /// Takes the run directory; the records are below it.
-    pub fn new(run_dir: &Path) -> Result<Self> {
-        let dir = run_dir.join("netns");
+    pub fn new(run_dir: &RunDir) -> Result<Self> {
+        let dir = run_dir.records();
         file::create_dir_all(&dir, Mode(0o700))?;
         Ok(Records { dir })
     }
 
     /// Takes the run directory for somebody who only reads and forgets.
-    pub fn existing(run_dir: &Path) -> Self {
-        Records { dir: run_dir.join("netns") }
+    pub fn existing(run_dir: &RunDir) -> Self {
+        Records { dir: run_dir.records() }
     }
 
     /// Writes a record.

@@ -11,8 +11,8 @@ use crate::error::{Context, Result};
 use crate::install::{Removal, Run};
 use crate::rules::inpod::nothing;
 use crate::sys::netns::Netns;
+use crate::sys::run_dir::RunDir;
 use std::collections::BTreeSet;
-use std::path::Path;
 
 /// Removes the host's side, and with `pods` also the rules of pods, as the records in the run directory name them. No
 /// agent may be running. Goes on past failures; a second call does nothing.
@@ -54,7 +54,7 @@ pub(super) fn host_side(workspace: &Workspace, run: Run) -> Removal {
     removal
 }
 
-fn pod_rules(workspace: &Workspace, run_dir: &Path, run: Run, removal: &mut Removal) -> Result<()> {
+fn pod_rules(workspace: &Workspace, run_dir: &RunDir, run: Run, removal: &mut Removal) -> Result<()> {
     let records: Vec<Record> = workspace.records.recall()?.into_iter().filter(|record| record.enrolled).collect();
     if records.is_empty() {
         return Ok(());

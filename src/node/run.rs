@@ -4,7 +4,7 @@ use super::event::{Action, Event, Stop};
 use super::execute::{Context as Workspace, Workers};
 use super::publish::state_file;
 use super::publish::writer::Writer;
-use super::records::{NodeSettings, Records};
+use super::records::Records;
 use super::source::Source;
 use super::state::{Config, State};
 use super::upgrade_check::Verdict;
@@ -16,11 +16,11 @@ use crate::install::{self, Keeper};
 use crate::logging::Repeat;
 use crate::metrics;
 use crate::sys::file::{self, Lock, Mode};
+use crate::sys::run_dir::RunDir;
 use crate::sys::{clock, random, thread};
 use crate::zds::server::{self as zds, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -38,20 +38,20 @@ const ZTUNNEL: Duration = Duration::from_secs(5);
 /// Runs the agent until SIGTERM or SIGINT, or until another agent takes its place.
 pub fn run(options: Options) -> Result<()> {
     thread::share_heaps();
-    file::create_dir_all(&options.run_dir, Mode(0o755))?;
+    file::create_dir_all(options.site.run_dir.path(), Mode(0o755))?;
     let (inbox, events) = channel();
     watch_signals(&inbox)?;
     let watchdog = Watchdog::new();
     endpoints::ports::health(options.health_port, watchdog.clone(), inbox.clone())?;
     endpoints::ports::monitoring(options.monitoring_port, inbox.clone())?;
     // Served from the very start, with 503 until the stores are filled.
-    let plugin_events = endpoints::plugin_events(&options.run_dir, options.host_root.clone(), inbox.clone())?;
-    let plugin_logs = endpoints::plugin_logs(&options.run_dir)?;
-    let Some(lock) = wait_for_lock(&options.run_dir, &inbox, &events)? else { return Ok(()) };
+    let plugin_events = endpoints::plugin_events(&options.site.run_dir, options.site.host_root.clone(), inbox.clone())?;
+    let plugin_logs = endpoints::plugin_logs(&options.site.run_dir)?;
+    let Some(lock) = wait_for_lock(&options.site.run_dir, &inbox, &events)? else { return Ok(()) };
 
     let mut agent = Agent::start(&options, &watchdog, &inbox)?;
     let keeper = keep_installed(&options, &inbox)?;
-    log::info!("the agent serves {}", options.run_dir.display());
+    log::info!("the agent serves {}", options.site.run_dir);
     let taken_over = agent.serve(&events, keeper);
 
     // In this order: nobody can ask any more, nobody is told any more, then what is on the node.
@@ -87,8 +87,8 @@ fn watch_signals(inbox: &Sender<Event>) -> Result<()> {
 
 /// Two agents may run for a moment during an update; the one with the lock works. Until it is ours, requests are
 /// answered with "starting"; `None` when we are told to stop meanwhile.
-fn wait_for_lock(run_dir: &Path, inbox: &Sender<Event>, events: &Receiver<Event>) -> Result<Option<Lock>> {
-    let path = run_dir.join("lock");
+fn wait_for_lock(run_dir: &RunDir, inbox: &Sender<Event>, events: &Receiver<Event>) -> Result<Option<Lock>> {
+    let path = run_dir.lock();
     let (mut said, mut conditions) = (false, Vec::new());
     loop {
         if let Some(lock) = Lock::try_take(&path)? {
@@ -172,7 +172,7 @@ struct Agent {
 
 impl Agent {
     fn start(options: &Options, watchdog: &Watchdog, inbox: &Sender<Event>) -> Result<Self> {
-        let records = Records::new(&options.run_dir)?;
+        let records = Records::new(&options.site.run_dir)?;
         let earlier = records.recall()?;
         let ambient = options.policy.ambient_enabled;
         if ambient && options.policy.selectors.is_empty() {
@@ -180,15 +180,10 @@ impl Agent {
                 "no pod will be in the ambient mesh: --ambient-enabled is set, and no --ambient-enablement-selector"
             );
         }
-        let workspace = Arc::new(Workspace::at(&options.site(), records)?);
+        let workspace = Arc::new(Workspace::at(&options.site, records)?);
         let config = Config {
             policy: options.policy.clone(),
-            settings: NodeSettings {
-                dns_capture: options.dns_capture,
-                ipv6: options.ipv6,
-                probe_v4: options.probe_v4,
-                probe_v6: options.probe_v6,
-            },
+            settings: options.settings,
             host: workspace.host.id(),
             host_side: ambient,
             verify_interval: options.verify_interval,
@@ -215,7 +210,7 @@ impl Agent {
             state,
             workers,
             source,
-            outside: state_file::start_outside(&options.run_dir)?,
+            outside: state_file::start_outside(&options.site.run_dir)?,
             workspace,
             heartbeat: watchdog.watch("the main loop", STUCK),
             own_namespace: options.own_namespace.clone(),

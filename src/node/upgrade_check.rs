@@ -3,13 +3,12 @@
 //! Only proof removes anything: what was installed keeps mesh pods from starting without their redirection, and an API
 //! server that does not answer says nothing about our future.
 
+use crate::cni::DAEMON_SET;
 use crate::error::{Error, Kind};
 use crate::kube::client::{Client, Patience};
 use crate::sys::clock;
 use std::time::Duration;
 
-/// The DaemonSet of the agent's pods.
-const DAEMON_SET: &str = "istio-cni-node";
 /// Questions, and the pause between them. All of them fit into the time a kubelet gives us by default.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);

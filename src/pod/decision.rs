@@ -24,6 +24,17 @@ pub enum Action {
     None,
 }
 
+impl Action {
+    /// The word that the agent's answers and log lines have.
+    pub fn word(self) -> &'static str {
+        match self {
+            Action::Ambient => "ambient",
+            Action::Sidecar => "sidecar",
+            Action::None => "none",
+        }
+    }
+}
+
 /// A decision and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {

@@ -17,6 +17,7 @@ pub mod netns;
 pub mod process;
 pub(crate) mod random;
 pub(crate) mod resolv_conf;
+pub mod run_dir;
 pub(crate) mod sync;
 pub mod tcp;
 pub(crate) mod thread;

@@ -16,13 +16,13 @@ use crate::metrics;
 use crate::sys::clock;
 use crate::sys::exchange::Exchange;
 use crate::sys::file::HostRoot;
+use crate::sys::run_dir::RunDir;
 use crate::sys::unix::Connection;
 use accept::Endpoint;
 use answer::respond;
 use request::parse;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ const WAIT: Duration = Duration::from_secs(40);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Serves `pluginevent.sock`: requests go to `inbox`.
-pub fn plugin_events(run_dir: &Path, host_root: HostRoot, inbox: Sender<Event>) -> Result<Endpoint> {
+pub fn plugin_events(run_dir: &RunDir, host_root: HostRoot, inbox: Sender<Event>) -> Result<Endpoint> {
     let lost = inbox.clone();
     let numbers = AtomicU64::new(1);
     let serve = move |connection: &Connection, begun: &dyn Fn()| {
@@ -50,14 +50,14 @@ pub fn plugin_events(run_dir: &Path, host_root: HostRoot, inbox: Sender<Event>) 
             Some(response)
         });
     };
-    let path = run_dir.join("pluginevent.sock");
+    let path = run_dir.plugin_events();
     Endpoint::start("plugin-socket", path.clone(), serve, move || {
         let _ = lost.send(Event::Stop(Stop::TakenOver(path.clone())));
     })
 }
 
 /// Serves `log.sock`.
-pub fn plugin_logs(run_dir: &Path) -> Result<Endpoint> {
+pub fn plugin_logs(run_dir: &RunDir) -> Result<Endpoint> {
     let serve = |connection: &Connection, begun: &dyn Fn()| {
         talk(connection, begun, |request, _| {
             // A line that is odd is printed as it is, and what is no list of lines is nobody's concern.
@@ -67,7 +67,7 @@ pub fn plugin_logs(run_dir: &Path) -> Result<Endpoint> {
             Some(Response::text(200, ""))
         });
     };
-    Endpoint::start("log-socket", run_dir.join("log.sock"), serve, || {})
+    Endpoint::start("log-socket", run_dir.plugin_logs(), serve, || {})
 }
 
 /// Reads a request, has it answered, writes the answer.

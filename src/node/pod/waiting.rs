@@ -3,6 +3,7 @@
 use crate::cni::event::{AddAnswer, Failure};
 use crate::metrics;
 use crate::node::event::{Action, Answer, ReplyTo};
+use crate::pod::decision::Action as Decided;
 use std::time::{Duration, Instant};
 
 /// An ADD waits so long for ztunnel's acknowledgement, once the rules are in place.
@@ -94,7 +95,7 @@ impl Waiting {
         for add in self.adds.drain(..) {
             add.observe(now);
             let reason = "the pod's rules are in place and ztunnel has it".to_owned();
-            let decided = AddAnswer { action: "ambient".to_owned(), reason };
+            let decided = AddAnswer { action: Decided::Ambient, reason };
             out.push(Action::Reply(add.reply, if add.decide { Answer::Decided(decided) } else { Answer::Done }));
         }
         first

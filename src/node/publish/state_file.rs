@@ -2,17 +2,14 @@
 //! server to take them, and the pods outside the mesh, for a plugin that finds nobody to ask.
 
 use super::writer::{Content, Writer};
-use crate::cni::outside::{self, Outside};
+use crate::cni::outside::Outside;
 use crate::error::Result;
 use crate::node::records::{Published, read_published, render};
 use crate::node::redirection::Redirection;
 use crate::pod::types::PodName;
 use crate::sys::file::{self, Mode};
+use crate::sys::run_dir::RunDir;
 use std::collections::BTreeSet;
-use std::path::Path;
-
-/// The name of the published state in the run directory.
-pub const FILE: &str = "state.json";
 
 /// A change: uid, the pod's name, what is published now.
 pub type Change = (String, PodName, Option<Redirection>);
@@ -34,13 +31,13 @@ impl Content for Published {
 }
 
 /// Starts the writer of the published state with what the file says now.
-pub fn start(run_dir: &Path, published: Published) -> Result<Writer<Published>> {
-    Writer::start("state-writer", run_dir.join(FILE), published)
+pub fn start(run_dir: &RunDir, published: Published) -> Result<Writer<Published>> {
+    Writer::start("state-writer", run_dir.published(), published)
 }
 
 /// Takes pods out of the file while no writer runs.
-pub fn withdraw(run_dir: &Path, uids: &BTreeSet<String>) -> Result<()> {
-    let path = run_dir.join(FILE);
+pub fn withdraw(run_dir: &RunDir, uids: &BTreeSet<String>) -> Result<()> {
+    let path = run_dir.published();
     let mut published = read_published(&path)?;
     if uids.is_disjoint(&published.keys().cloned().collect()) {
         return Ok(());
@@ -65,6 +62,6 @@ impl Content for Option<Outside> {
 }
 
 /// Starts the writer of the pods outside the mesh.
-pub fn start_outside(run_dir: &Path) -> Result<Writer<Option<Outside>>> {
-    Writer::start("outside-writer", run_dir.join(outside::FILE), None)
+pub fn start_outside(run_dir: &RunDir) -> Result<Writer<Option<Outside>>> {
+    Writer::start("outside-writer", run_dir.outside(), None)
 }

@@ -62,11 +62,11 @@ impl Source {
                 Ok((Source::Cluster { client, node, cluster, annotator, recorder, remedies }, Published::new()))
             }
             PodSource::Directory(path) => {
-                let published = read_published(&options.run_dir.join(state_file::FILE)).unwrap_or_else(|e| {
+                let published = read_published(&options.site.run_dir.published()).unwrap_or_else(|e| {
                     log::error!("what an earlier run published is not known: {e}");
                     Default::default()
                 });
-                let publisher = state_file::start(&options.run_dir, published.clone())?;
+                let publisher = state_file::start(&options.site.run_dir, published.clone())?;
                 Ok((Source::Directory(Directory::start(path, inbox.clone())?, publisher), published))
             }
         }

@@ -3,7 +3,7 @@
 use super::Node;
 use super::node::Goal;
 use crate::cni::event::{Failure, code};
-use crate::error::{Kind, Result};
+use crate::error::Result;
 use crate::metrics;
 use crate::node::event::{Action, Work};
 use crate::node::pod::{ACK, Job, Late, Pod, Precedence, Rules, settings_of};
@@ -209,7 +209,7 @@ impl Node {
             Err(e) => {
                 held.doubt();
                 pod.failed(self.now, (self.jitter)());
-                let code = if e.kind() == Kind::HostNetns { code::INVALID_ENVIRONMENT } else { code::RULES_FAILED };
+                let code = code::of_rules(&e);
                 self.enrolment_failed(pod, code, format!("the traffic rules could not be put in place: {e}"));
             }
         }

@@ -50,7 +50,7 @@ impl State {
                 let location = self.node.location(uid, event);
                 let Some(pod) = self.pods.get_mut(uid) else { return };
                 pod.locate(location);
-                let answer = AddAnswer { action: "none".to_owned(), reason: decision.reason };
+                let answer = AddAnswer { action: Decided::None, reason: decision.reason };
                 pod.waiting().end(reply, Answer::Decided(answer), self.node.now + PASS);
                 self.advance(uid);
             }

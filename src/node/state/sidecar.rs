@@ -4,9 +4,10 @@
 use super::broken::end_of;
 use super::{Node, State};
 use crate::cni::event::{AddAnswer, AddEvent, code};
-use crate::error::{Kind, Result};
+use crate::error::Result;
 use crate::node::event::{Action, Answer, Opened, ReplyTo, Work};
 use crate::node::tasks::{Redirecting, Task};
+use crate::pod::decision::Action as Decided;
 use crate::pod::redirection::{self, Redirection};
 use crate::pod::types::Pod as Object;
 use crate::sys::netns::Netns;
@@ -83,14 +84,14 @@ impl State {
             Ok(()) => {
                 log::info!(uid = uid.as_str(); "redirected to its sidecar");
                 let reason = "the pod's traffic is redirected to its sidecar";
-                let decided = AddAnswer { action: "sidecar".to_owned(), reason: reason.to_owned() };
+                let decided = AddAnswer { action: Decided::Sidecar, reason: reason.to_owned() };
                 for (reply, decide) in waiting {
                     let answer = if decide { Answer::Decided(decided.clone()) } else { Answer::Done };
                     self.node.out.push(Action::Reply(reply, answer));
                 }
             }
             Err(e) => {
-                let code = if e.kind() == Kind::HostNetns { code::INVALID_ENVIRONMENT } else { code::RULES_FAILED };
+                let code = code::of_rules(&e);
                 for (reply, _) in waiting {
                     self.node.refuse(
                         reply,

@@ -213,7 +213,7 @@ impl Script {
             }
             Action::Reply(to, answer) => match answer {
                 Answer::Done => format!("reply {}: done", to.id),
-                Answer::Decided(answer) => format!("reply {}: {}", to.id, answer.action),
+                Answer::Decided(answer) => format!("reply {}: {}", to.id, answer.action.word()),
                 Answer::Failed(failure) => format!("reply {}: {} {}", to.id, failure.code, failure.message),
                 Answer::NotReady(_) => format!("reply {}: not ready", to.id),
                 Answer::Json(_) => format!("reply {}: json", to.id),

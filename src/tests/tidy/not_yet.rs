@@ -2,23 +2,6 @@
 
 /// Files that are part of a circle of files.
 pub(super) const CIRCLES: &str = "
-cli.rs
-cli/agent.rs
-cli/completion.rs
-cli/doctor.rs
-cli/doctor/firewall.rs
-cli/explain.rs
-cli/iptables.rs
-cli/man.rs
-cli/page.rs
-cli/plugin.rs
-cli/rules.rs
-cli/status.rs
-cli/uninstall.rs
-cli/wait.rs
-
-config.rs
-config/table.rs
 
 install/conf/mod.rs
 install/directory.rs
@@ -51,8 +34,6 @@ pub(super) const FLOORS: &str = "
 
 /// Files that are long without a reason.
 pub(super) const LONG: &str = "
-config/table.rs
-
 rules/sidecar.rs
 
 tests/install.rs
@@ -65,15 +46,14 @@ certificate/roots.rs
 certificate/x509.rs
 
 cli/columns.rs
-cli/doctor/agent.rs
-cli/doctor/finding.rs
-cli/doctor/firewall.rs
-cli/doctor/installation.rs
-cli/doctor/platform.rs
-cli/doctor/server.rs
+doctor/agent.rs
+doctor/finding.rs
+doctor/firewall.rs
+doctor/installation.rs
+doctor/platform.rs
+doctor/server.rs
 cli/page.rs
 cli/plugin.rs
-cli/running.rs
 cli/status.rs
 
 cni/ask.rs

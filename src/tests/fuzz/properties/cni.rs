@@ -24,7 +24,7 @@ fn conf(input: &[u8]) {
             return;
         }
     };
-    assert!(!conf.run_dir.as_os_str().is_empty());
+    assert!(!conf.run_dir.path().as_os_str().is_empty());
     if let Some(prev) = &conf.prev_result {
         assert!(text(input).unwrap().contains(prev.get()), "{}", prev.get());
     }

@@ -1,6 +1,7 @@
 //! What people write: options, variables, levels.
 
 use super::text;
+use ferrule::cli::page::Request;
 use ferrule::cli::{agent, rules};
 use ferrule::config::option::Variables;
 use ferrule::config::value;
@@ -15,10 +16,10 @@ pub fn options(input: &[u8]) {
     let args: Vec<OsString> = args.lines().map(OsString::from).collect();
     let variables: Variables = variables.lines().filter_map(|line| line.split_once('=')).map(owned).collect();
     match agent::parse(&args, &variables) {
-        Ok(agent::Request::Help(text)) => assert!(text.contains("--ambient-enabled")),
-        Ok(agent::Request::Run(config, _)) => {
+        Ok(Request::Help(text)) => assert!(text.contains("--ambient-enabled")),
+        Ok(Request::Run((config, _))) => {
             match config.agent() {
-                Ok(agent) => assert!(agent.run_dir.is_absolute() && agent.ztunnel_socket.is_absolute()),
+                Ok(agent) => assert!(agent.site.run_dir.path().is_absolute() && agent.ztunnel_socket.is_absolute()),
                 Err(e) => assert_eq!(e.kind(), Kind::Usage, "{e}"),
             }
             let install = config.install();

@@ -1,10 +1,10 @@
 //! Which packet filter works here, tried as the agent tries it.
 
 use super::finding::Finding;
-use crate::cli::iptables::lock_dir;
-use crate::config::doctor::Options;
+use super::options::Options;
 use crate::dataplane::backend::Backend;
 use crate::dataplane::engine::{self, Engine};
+use crate::dataplane::lock_dir::lock_dir;
 use crate::dataplane::xtables::variant::Variant;
 use crate::error::Result;
 use crate::sys::netns::Netns;
@@ -95,8 +95,8 @@ fn choose(options: &Options) -> Result<Chosen> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::finding::Grade;
-    use crate::cli::doctor::options;
+    use crate::doctor::finding::Grade;
+    use crate::doctor::options::options;
 
     fn both() -> Chosen {
         let programs = [(Variant::Nft, "iptables-nft 1.8.9"), (Variant::Legacy, "iptables-legacy 1.8.9")];

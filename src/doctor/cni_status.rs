@@ -2,7 +2,8 @@
 //! not on the host's network. A kubelet whose network is not ready starts no such pod, so it never becomes ready.
 
 use super::finding::Finding;
-use crate::config::doctor::Options;
+use super::options::Options;
+use crate::cni::is_agent_pod;
 use crate::node::view::Status;
 
 /// `installed`: the entry on the node has the gate. `off_host`: this process is not on the host's network.
@@ -23,8 +24,8 @@ pub(super) fn judge(
     } else if off_host == Some(true) {
         off.push("this process".to_owned());
     }
-    let agents = pods(status, &options.own_namespace, "istio-cni-node-");
-    let ztunnels = pods(status, &options.system_namespace, "ztunnel-");
+    let agents = pods(status, &options.own_namespace, is_agent_pod);
+    let ztunnels = pods(status, &options.system_namespace, |name| name.starts_with("ztunnel-"));
     let elsewhere = agents.iter().chain(&ztunnels).filter(|(_, host_network)| !host_network);
     off.extend(elsewhere.map(|(name, _)| name.clone()));
     if !off.is_empty() {
@@ -40,17 +41,17 @@ pub(super) fn judge(
 }
 
 /// The pods whose names begin so, and whether they are on the host's network.
-fn pods(status: Option<&Status>, namespace: &str, prefix: &str) -> Vec<(String, bool)> {
+fn pods(status: Option<&Status>, namespace: &str, wanted: fn(&str) -> bool) -> Vec<(String, bool)> {
     let pods = status.map_or(&[][..], |status| &status.pods);
-    let wanted = pods.iter().filter(|pod| pod.namespace == namespace && pod.name.starts_with(prefix));
+    let wanted = pods.iter().filter(|pod| pod.namespace == namespace && wanted(&pod.name));
     wanted.map(|pod| (format!("{namespace}/{}", pod.name), pod.host_network)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::finding::Grade;
-    use crate::cli::doctor::options;
+    use crate::doctor::finding::Grade;
+    use crate::doctor::options::options;
     use crate::node::view::{PodState, PodStatus};
 
     fn status(pods: &[(&str, bool)]) -> Status {

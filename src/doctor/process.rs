@@ -1,7 +1,7 @@
 //! What this process may do, and what it sees of the host.
 
 use super::finding::Finding;
-use crate::config::doctor::Options;
+use super::options::Options;
 use crate::sys::file::{self, HostRoot};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl Facts {
             let bytes = file::read_limited(Path::new(path), 4 << 20).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
         };
-        let run_dir = &options.install.run_dir;
+        let run_dir = options.run_dir.path();
         let (network, networks) = ("proc/1/ns/net", Path::new("/proc/self/ns/net"));
         Facts {
             capabilities: read("/proc/self/status").and_then(|status| effective(&status)),
@@ -117,7 +117,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::finding::Grade;
+    use crate::doctor::finding::Grade;
 
     fn facts() -> Facts {
         Facts {

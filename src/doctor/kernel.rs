@@ -1,7 +1,7 @@
 //! What the kernel has: modules, IPv6, room for inotify.
 
 use super::finding::Finding;
-use crate::config::doctor::Options;
+use super::options::Options;
 use crate::dataplane::xtables::extension::{EXTENSIONS, Extension, Need, Presence};
 use crate::dataplane::xtables::ipset;
 use crate::error::Result;
@@ -111,8 +111,8 @@ fn number(path: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::finding::Grade;
-    use crate::cli::doctor::options;
+    use crate::doctor::finding::Grade;
+    use crate::doctor::options::options;
     use crate::error::Error;
     use nix::errno::Errno;
 

@@ -1,7 +1,7 @@
 //! Whether the API server answers, where there is one.
 
 use super::finding::Finding;
-use crate::config::doctor::Options;
+use super::options::Options;
 use crate::error::{Kind, Result};
 use crate::kube::client::{Client, Patience};
 use crate::kube::config::Config;
@@ -69,7 +69,7 @@ impl Facts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::finding::Grade;
+    use crate::doctor::finding::Grade;
 
     #[test]
     fn an_answer_is_an_answer() {

@@ -1,8 +1,8 @@
 //! The agent that runs here: its directory, its sockets, and what it says of itself, of ztunnel and of the pods.
 
 use super::finding::Finding;
-use crate::cli::running;
-use crate::config::doctor::Options;
+use super::options::Options;
+use crate::node::client;
 use crate::node::view::{PodState, PodStatus, Status};
 use crate::sys::unix::{Connection, SocketType};
 use nix::unistd::{AccessFlags, access};
@@ -79,14 +79,14 @@ impl Socket {
 
 impl Facts {
     pub(super) fn gather(options: &Options) -> Self {
-        let run_dir = &options.install.run_dir;
-        let found = std::fs::metadata(run_dir).ok().filter(std::fs::Metadata::is_dir);
-        let status = running::get(run_dir, "/status").and_then(|body| running::decode(run_dir, &body));
+        let run_dir = &options.run_dir;
+        let found = std::fs::metadata(run_dir.path()).ok().filter(std::fs::Metadata::is_dir);
+        let status = client::get(run_dir, "/status").and_then(|body| client::decode(run_dir, &body));
         Facts {
             run_dir: found
-                .map(|found| (found.uid(), found.mode() & 0o7777, access(run_dir, AccessFlags::W_OK).is_ok())),
-            plugin_events: Socket::look(&run_dir.join("pluginevent.sock"), true),
-            logs: Socket::look(&run_dir.join("log.sock"), true),
+                .map(|found| (found.uid(), found.mode() & 0o7777, access(run_dir.path(), AccessFlags::W_OK).is_ok())),
+            plugin_events: Socket::look(&run_dir.plugin_events(), true),
+            logs: Socket::look(&run_dir.plugin_logs(), true),
             // Whoever connects there is taken for a ztunnel.
             ztunnel: Socket::look(&options.ztunnel_socket, false),
             status: status.map_err(|e| e.to_string()),
@@ -99,10 +99,10 @@ impl Facts {
     }
 
     pub(super) fn judge(&self, options: &Options) -> Vec<Finding> {
-        let run_dir = &options.install.run_dir;
-        let mut findings = vec![self.run_dir(run_dir)];
-        findings.push(self.plugin_events.judge(&run_dir.join("pluginevent.sock"), "the agent"));
-        findings.push(self.logs.judge(&run_dir.join("log.sock"), "the agent"));
+        let run_dir = &options.run_dir;
+        let mut findings = vec![self.run_dir(run_dir.path())];
+        findings.push(self.plugin_events.judge(&run_dir.plugin_events(), "the agent"));
+        findings.push(self.logs.judge(&run_dir.plugin_logs(), "the agent"));
         let ambient = self.status().map_or(options.ambient, |status| status.ambient);
         if ambient {
             findings.push(self.ztunnel.judge(&options.ztunnel_socket, "the agent"));

@@ -1,8 +1,8 @@
 //! What is installed: the CNI configuration and our entry in its chain, the plugin, its kubeconfig.
 
 use super::finding::Finding;
+use super::options::Options;
 use super::platform::{self, PLATFORMS};
-use crate::config::doctor::Options;
 use crate::install::conf::{Conf, is_candidate};
 use crate::install::plan::{self, About, Doubt, Listing, State};
 use crate::install::{Mode, PLUGIN, binary, conflict, directory, kubeconfig};
