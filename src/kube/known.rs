@@ -39,6 +39,8 @@ pub(super) struct Known {
     version: Option<String>,
     /// Counts the lists begun.
     round: u32,
+    /// Objects that the list under way has had.
+    listed: usize,
     /// The version at which an event could not be decoded.
     undecodable_after: Option<String>,
 }
@@ -76,15 +78,23 @@ impl Known {
     /// A list begins, from its first page.
     pub(super) fn begin_list(&mut self) {
         self.round += 1;
+        self.listed = 0;
         self.removed.clear();
     }
 
     /// The list has this object. Returns whether that is news.
     pub(super) fn listed(&mut self, key: &str, version: &str) -> bool {
         let version = Version::of(version);
-        let news = self.objects.get(key).is_none_or(|seen| seen.version != version);
+        let before = self.objects.get(key);
+        let news = before.is_none_or(|seen| seen.version != version);
+        self.listed += usize::from(before.is_none_or(|seen| seen.round != self.round));
         self.put(key, version, false);
         news
+    }
+
+    /// How many different objects the list under way has had.
+    pub(super) fn listed_so_far(&self) -> usize {
+        self.listed
     }
 
     /// The list is whole. Returns the keys of what is no longer there.

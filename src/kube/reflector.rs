@@ -13,7 +13,8 @@ use super::api;
 use super::client::Client;
 use super::known::Known;
 use crate::error::Result;
-use crate::pod::object::Versioned;
+use crate::pod::field;
+use crate::pod::object::{Identity, Versioned};
 use crate::pod::types::{Namespace, Pod};
 use crate::sys::{sync, thread};
 use picture::{Audience, Picture};
@@ -29,8 +30,19 @@ pub enum Notice<T> {
     Upserted(Versioned<T>),
     /// An object is gone: its key ([`Resource::key`]).
     Removed(String),
+    /// An object is new or changed, and cannot be decoded: what it was before is all that is known.
+    Unreadable {
+        /// Its key.
+        key: String,
+        /// Which it is, for messages: `pod team-a/web-0`.
+        name: String,
+        /// Why.
+        why: String,
+    },
     /// The first list is whole.
     Synced,
+    /// For a while nothing was heard of the server, and why; or (`None`) that is over.
+    Lagging(Option<String>),
 }
 
 /// A kind of object that can be reflected.
@@ -39,22 +51,30 @@ pub trait Resource: Sized + Send + 'static {
     const PATH: &'static str;
     /// Its name in messages.
     const NAME: &'static str;
+    /// The name of one such object in messages.
+    const ONE: &'static str;
     /// `Accept` of a list.
     const ACCEPT_LIST: &'static str;
     /// `Accept` of a watch.
     const ACCEPT_WATCH: &'static str;
     /// What an object is known by for as long as it is the same thing to us.
     fn key(&self) -> &str;
+    /// The key of an object of which no more is known.
+    fn key_of(identity: &Identity) -> &str;
 }
 
 /// Known by its uid: another pod may take its name.
 impl Resource for Pod {
     const PATH: &'static str = "/api/v1/pods";
     const NAME: &'static str = "pods";
+    const ONE: &'static str = "pod";
     const ACCEPT_LIST: &'static str = api::JSON;
     const ACCEPT_WATCH: &'static str = api::JSON;
     fn key(&self) -> &str {
         &self.uid
+    }
+    fn key_of(identity: &Identity) -> &str {
+        &identity.uid
     }
 }
 
@@ -62,11 +82,15 @@ impl Resource for Pod {
 impl Resource for Namespace {
     const PATH: &'static str = "/api/v1/namespaces";
     const NAME: &'static str = "namespaces";
+    const ONE: &'static str = "namespace";
     const ACCEPT_LIST: &'static str =
         "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
     const ACCEPT_WATCH: &'static str = api::METADATA;
     fn key(&self) -> &str {
         &self.name
+    }
+    fn key_of(identity: &Identity) -> &str {
+        &identity.name
     }
 }
 
@@ -127,8 +151,13 @@ impl<T> std::fmt::Debug for Reflector<T> {
 }
 
 struct Teller<T> {
-    decoded: Option<Versioned<T>>,
+    decoded: Option<Decoded<T>>,
     notify: Box<dyn FnMut(Notice<T>) + Send>,
+}
+
+enum Decoded<T> {
+    Object(Versioned<T>),
+    Unreadable(Identity, String),
 }
 
 impl<T: Resource> Audience for Teller<T>
@@ -136,14 +165,30 @@ where
     Versioned<T>: DeserializeOwned,
 {
     fn decode(&mut self, json: &str) -> std::result::Result<(&str, &str), serde_json::Error> {
-        let item = self.decoded.insert(serde_json::from_str(json)?);
-        Ok((item.object.key(), &item.version))
+        let decoded = match serde_json::from_str(json) {
+            Ok(object) => Decoded::Object(object),
+            // Whatever is wrong with it, it is still known which it is.
+            Err(e) => match Identity::of(json) {
+                Some(identity) => Decoded::Unreadable(identity, field::describe(&e, json)),
+                None => return Err(e),
+            },
+        };
+        Ok(match self.decoded.insert(decoded) {
+            Decoded::Object(item) => (item.object.key(), &item.version),
+            Decoded::Unreadable(identity, _) => (T::key_of(identity), &identity.version),
+        })
     }
 
     fn upserted(&mut self) {
-        if let Some(item) = self.decoded.take() {
-            (self.notify)(Notice::Upserted(item));
-        }
+        let notice = match self.decoded.take() {
+            Some(Decoded::Object(item)) => Notice::Upserted(item),
+            Some(Decoded::Unreadable(identity, why)) => {
+                let (key, name) = (T::key_of(&identity).to_owned(), format!("{} {identity}", T::ONE));
+                Notice::Unreadable { key, name, why }
+            }
+            None => return,
+        };
+        (self.notify)(notice);
     }
 
     fn removed(&mut self, key: String) {
@@ -152,5 +197,9 @@ where
 
     fn synced(&mut self) {
         (self.notify)(Notice::Synced);
+    }
+
+    fn lagging(&mut self, why: Option<String>) {
+        (self.notify)(Notice::Lagging(why));
     }
 }

@@ -74,11 +74,31 @@ pub enum Notice {
     NamespaceGone(String),
     /// Everything there was at the start has been told.
     Synced,
-    /// These files, and no others, cannot be read now: which, and why.
-    Unread(Vec<String>),
+    /// These, and no others, cannot be read now. One that can be read again, or is gone, is told of before.
+    Unread(Vec<Unread>),
     /// This pod was looked up as asked; if there is one it has been told before this. With what went wrong, if the
     /// question could not be answered.
     LookedUp(PodName, Option<String>),
+}
+
+/// What the pod source has and cannot read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    /// What it is about.
+    pub subject: Subject,
+    /// Which it is, and why it cannot be read.
+    pub text: String,
+}
+
+/// What is not known of the node's pods because something cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A file, which may be about anything.
+    File,
+    /// The pod of this uid.
+    Pod(String),
+    /// The labels of the namespace of this name.
+    Namespace(String),
 }
 
 /// A request on the plugin socket.

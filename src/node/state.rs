@@ -29,7 +29,7 @@ mod verification;
 pub mod view;
 mod withdrawal;
 
-use super::event::{Action, Opened, ReplyTo, TaskId};
+use super::event::{Action, Opened, ReplyTo, TaskId, Unread};
 use super::host_side::HostSide;
 use super::pods::Pods;
 use super::records::NodeSettings;
@@ -101,8 +101,8 @@ struct Node {
     /// And that was everything there is: what it has not told is not there.
     synced: bool,
     conditions: BTreeMap<&'static str, String>,
-    /// Files of the source that cannot be read, and why.
-    unread: Vec<String>,
+    /// What the source has and cannot read.
+    unread: Vec<Unread>,
     /// Uniform in 0..1: spreads retries and verifications.
     jitter: Box<dyn FnMut() -> f64 + Send>,
     now: Instant,

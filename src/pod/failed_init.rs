@@ -36,7 +36,7 @@ pub struct Termination {
 pub(super) struct ContainerStatus {
     name: String,
     #[serde(deserialize_with = "or_default")]
-    restart_count: u32,
+    restart_count: i64,
     #[serde(deserialize_with = "or_default")]
     state: State,
     #[serde(deserialize_with = "or_default")]

@@ -6,7 +6,7 @@
 pub mod decision;
 pub mod explanation;
 pub mod failed_init;
-mod field;
+pub(crate) mod field;
 pub mod object;
 pub mod overrides;
 pub mod query;

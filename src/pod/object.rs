@@ -104,6 +104,50 @@ impl<'de> Deserialize<'de> for Versioned<Namespace> {
     }
 }
 
+/// Which object it is, and in which version, whatever else it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.namespace`; empty where there is none.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.resourceVersion`.
+    pub version: String,
+}
+
+impl Identity {
+    /// Reads it from an object's JSON; `None` where the object does not say.
+    pub fn of(json: &str) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Names,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Names {
+            uid: String,
+            #[serde(default)]
+            namespace: String,
+            name: String,
+            resource_version: String,
+        }
+        let Names { uid, namespace, name, resource_version } = serde_json::from_str::<Object>(json).ok()?.metadata;
+        let whole = [&uid, &name, &resource_version].iter().all(|part| !part.is_empty());
+        whole.then_some(Identity { uid, namespace, name, version: resource_version })
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
 impl Metadata {
     /// Fails for an object that no API server would send.
     fn take_version<E: Error>(&mut self) -> std::result::Result<String, E> {
@@ -318,12 +362,25 @@ impl Status {
             single if all.is_empty() && !single.is_empty() => vec![single],
             _ => all,
         };
-        let parse = |ip: &str| ip.parse::<IpAddr>().map(|ip| ip.to_canonical());
-        texts
-            .into_iter()
-            .map(|ip| parse(ip).map_err(|_| invalid!("status.podIPs: {ip:?} is not an IP address")))
-            .collect()
+        let parse = |ip: &str| address(ip).ok_or_else(|| invalid!("status.podIPs: {ip:?} is not an IP address"));
+        texts.into_iter().map(parse).collect()
     }
+}
+
+/// An address as Kubernetes reads it: zeros may lead the numbers of an IPv4 address, which stays decimal.
+fn address(text: &str) -> Option<IpAddr> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address.to_canonical());
+    }
+    let (front, v4) = text.rsplit_once(':').map_or(("", text), |(front, v4)| (front, v4));
+    let number = |part: &str| match part.trim_start_matches('0') {
+        "" if part.is_empty() => None,
+        "" => Some("0".to_owned()),
+        rest => Some(rest.to_owned()),
+    };
+    let v4 = v4.split('.').map(number).collect::<Option<Vec<_>>>()?.join(".");
+    let text = if front.is_empty() { v4 } else { format!("{front}:{v4}") };
+    text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
 impl Container {
@@ -413,6 +470,22 @@ mod tests {
 
     fn ips(texts: &[&str]) -> Vec<IpAddr> {
         texts.iter().map(|ip| ip.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn addresses_are_read_as_kubernetes_reads_them() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(address(text), expected.map(|ip| ip.parse().unwrap()), "{text}");
+        };
+        check("10.0.0.1", Some("10.0.0.1"));
+        check("010.0.00.001", Some("10.0.0.1"));
+        check("fd00::1", Some("fd00::1"));
+        check("::ffff:10.0.0.1", Some("10.0.0.1"));
+        check("::ffff:010.000.0.1", Some("10.0.0.1"));
+        for bad in ["", "10.0.0", "10.0.0.0x1", "10..0.1", "010.0.0.256", "nonsense", "+1.0.0.1", "0000:", "10.0.0.1:"]
+        {
+            check(bad, None);
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod repair;
 mod rollover;
 mod stop;
 mod uninstall;
+mod unreadable;
 
 use crate::apiserver::{ApiServer, Kind};
 use crate::standalone::{SELECTOR, has_rules, is_right, netns, rules};

@@ -10,7 +10,7 @@ pub(super) struct Picture<A: ?Sized> {
 
 /// What a reflector asks of the code for its kind of object.
 pub(super) trait Audience: Send {
-    /// Decodes an object and holds it; its key and version.
+    /// Decodes an object and holds it; its key and version. Fails when it is not known which object it is.
     fn decode(&mut self, json: &str) -> std::result::Result<(&str, &str), serde_json::Error>;
     /// Tells of the object that was decoded last.
     fn upserted(&mut self);
@@ -18,4 +18,6 @@ pub(super) trait Audience: Send {
     fn removed(&mut self, key: String);
     /// Tells that the first list is whole.
     fn synced(&mut self);
+    /// Tells that nothing was heard of the server for a while, or that this is over.
+    fn lagging(&mut self, why: Option<String>);
 }

@@ -10,11 +10,16 @@ use crate::logging::Repeat;
 use crate::metrics;
 use crate::sys::backoff::Backoff;
 use crate::sys::{clock, random, sync};
+use serde::de::Error;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A watch that lasted this long was a success: the next may begin at once.
 const WORTHWHILE: Duration = Duration::from_secs(1);
+/// Objects of a kind that are believed to exist; a cluster has ten thousand namespaces at most.
+const MOST: usize = 100_000;
+/// Pages in a row without any object that the list has not had before.
+const IDLE_PAGES: usize = 8;
 /// Time for a server whose watch is silent to show that it is there.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(10);
 /// The longest that we stay away when the server asks us to.
@@ -37,6 +42,8 @@ pub struct Options {
     pub silence: Duration,
     /// Shortest and longest delay after failures.
     pub retry: (Duration, Duration),
+    /// When nothing was heard of the server for so long, that is told.
+    pub patience: Duration,
 }
 
 impl Default for Options {
@@ -48,6 +55,7 @@ impl Default for Options {
             request: Duration::from_secs(30),
             silence: Duration::from_secs(38),
             retry: RETRY,
+            patience: Duration::from_secs(20),
         }
     }
 }
@@ -68,6 +76,7 @@ pub(super) struct Run {
     picture: Arc<Mutex<Picture<dyn Audience>>>,
     listing: Trouble,
     watching: Trouble,
+    lag: Lag,
 }
 
 impl Run {
@@ -79,7 +88,8 @@ impl Run {
     ) -> Self {
         let trouble = |verb: &str| Trouble::of(format!("{verb} {}", collection.name));
         let (listing, watching) = (trouble("list"), trouble("watch"));
-        Run { client, options, collection, picture, listing, watching }
+        let lag = Lag { patience: options.patience, since: None, told: None };
+        Run { client, options, collection, picture, listing, watching, lag }
     }
 
     /// Lists and watches until the client is closed.
@@ -97,6 +107,7 @@ impl Run {
                     }
                     Err(failure) => {
                         self.listing.again(&failure.to_string(), &self.client);
+                        self.lags(&failure.to_string());
                         self.client.wait(delay(&mut backoff, &failure));
                     }
                 },
@@ -106,17 +117,23 @@ impl Run {
                     let worthwhile = opened && clock::now().duration_since(started) >= WORTHWHILE;
                     if worthwhile {
                         backoff.reset();
+                        self.lag.over();
                     }
                     let wait = match &end {
                         _ if self.client.is_closed() => return,
                         End::Closed if worthwhile => Duration::ZERO,
-                        End::Closed => pause(&mut backoff),
+                        End::Closed => {
+                            self.lags(&format!("watch {}: the server ends it at once", self.collection.name));
+                            pause(&mut backoff)
+                        }
                         End::Failed(failure) => {
                             self.watching.again(&failure.to_string(), &self.client);
+                            self.lags(&failure.to_string());
                             delay(&mut backoff, failure)
                         }
                         End::Undecodable(what) => {
                             self.watching.again(what, &self.client);
+                            self.lags(what);
                             pause(&mut backoff)
                         }
                     };
@@ -131,11 +148,18 @@ impl Run {
         }
     }
 
+    /// Notes that a request failed, and tells once that has gone on for long.
+    fn lags(&mut self, why: &str) {
+        if !self.client.is_closed() && self.lag.failed(why, clock::now()) {
+            sync::lock(&self.picture).audience.lagging(Some(why.to_owned()));
+        }
+    }
+
     /// Lists everything, page by page. Fails half way if it must; what was told stays true or is corrected by the next.
     fn list(&mut self) -> std::result::Result<(), Failure> {
         let Run { client, options, collection, picture, .. } = self;
         sync::lock(picture).known.begin_list();
-        let mut next = String::new();
+        let (mut next, mut listed, mut idle_pages) = (String::new(), 0, 0);
         loop {
             let mut path = format!("{}?limit={}{}", collection.path, options.page, options.selectors());
             if !next.is_empty() {
@@ -147,13 +171,27 @@ impl Run {
             let mut body = client.send(&call)?;
             let page = list::read(&mut body, &mut |item| {
                 let Picture { known, audience } = &mut *sync::lock(picture);
-                let (key, version) = audience.decode(item)?;
-                if known.listed(key, version) {
-                    audience.upserted();
+                match audience.decode(item) {
+                    Ok((key, version)) => {
+                        if known.listed(key, version) {
+                            audience.upserted();
+                        }
+                    }
+                    Err(e) => log::warn!("{}: an item is passed over, it is no object: {e}", call.title()),
+                }
+                if known.listed_so_far() > MOST {
+                    return Err(serde_json::Error::custom(format_args!("more than {MOST} objects")));
                 }
                 Ok(())
             })
             .map_err(|e| broken_answer(&call.title(), &e))?;
+            let so_far = sync::lock(picture).known.listed_so_far();
+            idle_pages = if so_far > listed { 0 } else { idle_pages + 1 };
+            listed = so_far;
+            if idle_pages > IDLE_PAGES && !page.next.is_empty() {
+                let why = format!("{IDLE_PAGES} pages in a row have nothing new, and it goes on");
+                return Err(Failure::decode(&call.title(), why));
+            }
             if page.next.is_empty() {
                 let Picture { known, audience } = &mut *sync::lock(picture);
                 for key in known.end_list(page.resource_version) {
@@ -184,6 +222,9 @@ impl Run {
             Ok(body) => body,
             Err(failure) => return (End::Failed(failure), false),
         };
+        if self.lag.opened() {
+            sync::lock(&self.picture).audience.lagging(None);
+        }
         let client = self.client.clone();
         let (mut lines, opened) = (Lines::new(Patient::new(body, move || is_there(&client, request))), clock::now());
         let end = loop {
@@ -196,7 +237,7 @@ impl Run {
                 self.watching.over();
             }
             match watch::decode(&title, line).and_then(|event| self.take(event)) {
-                Ok(None) => {}
+                Ok(None) => self.lag.over(),
                 Ok(Some(failure)) => break End::Failed(failure),
                 Err(e) => break End::Undecodable(format!("{title}: bad event: {e}")),
             }
@@ -261,6 +302,37 @@ fn delay(backoff: &mut Backoff, failure: &Failure) -> Duration {
 fn pause(backoff: &mut Backoff) -> Duration {
     let now = clock::now();
     backoff.failed(now, random::fraction()) - now
+}
+
+/// Since when the server has not been followed.
+struct Lag {
+    /// Less is not worth telling.
+    patience: Duration,
+    since: Option<Instant>,
+    /// What was told last, if that was not taken back.
+    told: Option<String>,
+}
+
+impl Lag {
+    /// A request failed. Returns whether that is to be told.
+    fn failed(&mut self, why: &str, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let tell = now.duration_since(since) >= self.patience && self.told.as_deref() != Some(why);
+        if tell {
+            self.told = Some(why.to_owned());
+        }
+        tell
+    }
+
+    /// A watch has begun; whether it lasts is not known yet. Returns whether something is to be taken back.
+    fn opened(&mut self) -> bool {
+        self.told.take().is_some()
+    }
+
+    /// A watch has lasted, or told something.
+    fn over(&mut self) {
+        self.since = None;
+    }
 }
 
 /// Says what is wrong with a request once per cause, and when it is over.

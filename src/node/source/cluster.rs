@@ -3,15 +3,18 @@
 //! Two reflectors tell everything; a pod that a plugin asks about before the watch has told of it is asked for
 //! directly, together with its namespace, on a thread of its own, and introduced to the reflectors.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{self, Error, Result};
 use crate::kube::client::{Client, Patience};
-use crate::kube::reflector::{self, Reflector};
-use crate::node::event::{Event, Notice};
+use crate::kube::reflector::{self, Reflector, Resource};
+use crate::node::event::{Event, Notice, Subject, Unread};
+use crate::pod::object::Versioned;
 use crate::pod::types::{Namespace, Pod, PodName};
-use crate::sys::thread;
-use std::sync::Arc;
+use crate::sys::{sync, thread};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Patience of a direct question; the plugin's request waits a little longer.
@@ -41,24 +44,14 @@ impl Cluster {
                 }
             }
         };
-        let namespaces = {
-            let (inbox, synced) = (inbox.clone(), synced.clone());
-            Reflector::start(client, reflector::Options::default(), move |notice| match notice {
-                reflector::Notice::Upserted(item) => tell(&inbox, Notice::Namespace(item.object)),
-                reflector::Notice::Removed(name) => tell(&inbox, Notice::NamespaceGone(name)),
-                reflector::Notice::Synced => synced(),
-            })?
-        };
+        let teller = Teller { inbox: inbox.clone(), unread: Arc::default() };
+        let kind = Kind { subject: Subject::Namespace, there: Notice::Namespace, gone: Notice::NamespaceGone };
+        let namespaces = kind.follow(client, reflector::Options::default(), &teller, synced.clone())?;
         let here =
             reflector::Options { field_selector: format!("spec.nodeName={node}"), ..reflector::Options::default() };
-        let pods = {
-            let inbox = inbox.clone();
-            Reflector::start(client, here, move |notice| match notice {
-                reflector::Notice::Upserted(item) => tell(&inbox, Notice::Pod(Box::new(item.object))),
-                reflector::Notice::Removed(uid) => tell(&inbox, Notice::PodGone(uid)),
-                reflector::Notice::Synced => synced(),
-            })?
-        };
+        let there = |pod| Notice::Pod(Box::new(pod));
+        let pods =
+            Kind { subject: Subject::Pod, there, gone: Notice::PodGone }.follow(client, here, &teller, synced)?;
         Ok(Cluster { client: client.sibling(), pods: Arc::new(pods), namespaces: Arc::new(namespaces), inbox })
     }
 
@@ -89,9 +82,88 @@ fn tell(inbox: &Sender<Event>, notice: Notice) {
     let _ = inbox.send(Event::Source(notice));
 }
 
+/// One kind of object in the agent's words.
+struct Kind<T> {
+    /// What its key is about.
+    subject: fn(String) -> Subject,
+    there: fn(T) -> Notice,
+    gone: fn(String) -> Notice,
+}
+
+impl<T: Resource> Kind<T>
+where
+    Versioned<T>: DeserializeOwned,
+{
+    fn follow(
+        self,
+        client: &Client,
+        options: reflector::Options,
+        teller: &Teller,
+        synced: impl Fn() + Send + 'static,
+    ) -> Result<Reflector<T>> {
+        let teller = teller.clone();
+        Reflector::start(client, options, move |notice| match notice {
+            reflector::Notice::Upserted(item) => {
+                let subject = (self.subject)(item.object.key().to_owned());
+                tell(&teller.inbox, (self.there)(item.object));
+                teller.readable(&subject);
+            }
+            reflector::Notice::Removed(key) => {
+                let subject = (self.subject)(key.clone());
+                tell(&teller.inbox, (self.gone)(key));
+                teller.readable(&subject);
+            }
+            reflector::Notice::Unreadable { key, name, why } => teller.unreadable((self.subject)(key), &name, &why),
+            reflector::Notice::Synced => synced(),
+            reflector::Notice::Lagging(why) => {
+                let problem = why.map(|why| format!("nothing is heard of them from the API server: {}", cut(&why)));
+                let _ = teller.inbox.send(Event::Condition(T::NAME, problem));
+            }
+        })
+    }
+}
+
+/// Tells the agent, and which objects cannot be read now.
+#[derive(Clone)]
+struct Teller {
+    inbox: Sender<Event>,
+    unread: Arc<Mutex<BTreeMap<Subject, String>>>,
+}
+
+impl Teller {
+    fn unreadable(&self, subject: Subject, name: &str, why: &str) {
+        let text = format!("{name}: {}; what it said before still counts", cut(why));
+        let mut unread = sync::lock(&self.unread);
+        if unread.get(&subject) != Some(&text) {
+            log::warn!("an object cannot be read: {text}");
+            unread.insert(subject, text);
+            self.show(&unread);
+        }
+    }
+
+    fn readable(&self, subject: &Subject) {
+        let mut unread = sync::lock(&self.unread);
+        if let Some(past) = unread.remove(subject) {
+            log::info!("it is over: {past}");
+            self.show(&unread);
+        }
+    }
+
+    fn show(&self, unread: &BTreeMap<Subject, String>) {
+        let unread = unread.iter().map(|(subject, text)| Unread { subject: subject.clone(), text: text.clone() });
+        tell(&self.inbox, Notice::Unread(unread.collect()));
+    }
+}
+
+/// The beginning of a text that may have been written by anybody.
+fn cut(text: &str) -> String {
+    const LONGEST: usize = 300;
+    text.chars().take(LONGEST).collect()
+}
+
 /// A pod that is not there is an answer, not a trouble. The namespace first: a pod is decided by its labels.
 fn ask(client: &Client, name: &PodName, pods: &Reflector<Pod>, namespaces: &Reflector<Namespace>) -> Result<(), Error> {
-    let found = |kind: Kind| kind != Kind::NotFound;
+    let found = |kind: error::Kind| kind != error::Kind::NotFound;
     match client.get_namespace(&name.namespace, ASK) {
         Ok(namespace) => namespaces.introduce(namespace),
         Err(e) if found(e.kind()) => return Err(e),

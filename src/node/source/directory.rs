@@ -7,7 +7,7 @@
 use super::files::{Files, YOUNG};
 use super::store::Store;
 use crate::error::Result;
-use crate::node::event::{Event, Notice};
+use crate::node::event::{Event, Notice, Unread};
 use crate::pod::types::PodName;
 use crate::sys::{clock, thread, watch};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ struct Reader<'a> {
     /// Why the directory cannot be read, as told last.
     trouble: Option<String>,
     /// The files that cannot be read, as told last.
-    unread: Vec<String>,
+    unread: Vec<Unread>,
     inbox: &'a Sender<Event>,
 }
 
@@ -223,16 +223,17 @@ mod tests {
             script.write("a.json", &whole[..cut]);
             assert_eq!(script.read(), NOTHING, "cut at {cut}");
             let unread = script.files.unread();
-            let told =
-                |text: &String| text.contains("a.json: ") && text.ends_with("; what it said before still counts");
+            let told = |unread: &Unread| {
+                unread.text.contains("a.json: ") && unread.text.ends_with("; what it said before still counts")
+            };
             assert!(unread.len() == 1 && unread.iter().all(told), "cut at {cut}: {unread:?}");
         }
         script.write("a.json", &whole);
         assert_eq!(script.read(), ["a 2"]);
-        assert_eq!(script.files.unread(), NOTHING);
+        assert_eq!(script.files.unread(), []);
         script.write("new.json", "{");
         assert_eq!(script.read(), NOTHING);
-        assert!(script.files.unread()[0].ends_with("; it will be read when it can be"));
+        assert!(script.files.unread()[0].text.ends_with("; it will be read when it can be"));
         std::fs::remove_file(script.dir.path().join("new.json")).unwrap();
         assert_eq!((script.read(), script.files.unread()), (Vec::new(), Vec::new()));
         // One that was just written to is looked at a little later.

@@ -2,6 +2,7 @@
 
 use crate::error::{Context, Error, Result};
 use crate::logging::Repeat;
+use crate::node::event::{Subject, Unread};
 use crate::pod::object::{self, Objects};
 use crate::sys::{clock, file};
 use std::collections::hash_map::DefaultHasher;
@@ -86,8 +87,9 @@ impl Files {
     }
 
     /// The files that cannot be read, and why.
-    pub(super) fn unread(&self) -> Vec<String> {
-        self.known.values().filter_map(|known| known.unread.clone()).collect()
+    pub(super) fn unread(&self) -> Vec<Unread> {
+        let texts = self.known.values().filter_map(|known| known.unread.clone());
+        texts.map(|text| Unread { subject: Subject::File, text }).collect()
     }
 }
 

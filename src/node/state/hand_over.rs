@@ -58,8 +58,11 @@ impl State {
     }
 
     fn snapshot_item(&self, pod: &Pod) -> Option<Request> {
-        let goal = self.node.goal(pod)?;
         let sandbox = pod.sandbox();
+        if self.node.is_unread(pod) && !sandbox.is_torn_down() {
+            return Some(Request::Keep { uid: pod.uid().to_owned() });
+        }
+        let goal = self.node.goal(pod)?;
         match sandbox.held() {
             Some(held) if held.is_established() && *held.rules() != Rules::None => {
                 Some(add(pod.uid(), &goal.info, held.netns()))

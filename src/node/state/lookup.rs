@@ -4,7 +4,7 @@
 use super::requests::named;
 use super::{Lookup, State};
 use crate::cni::event::{AddEvent, code};
-use crate::node::event::{Action, Answer, Opened, ReplyTo};
+use crate::node::event::{Action, Answer, Opened, ReplyTo, Subject};
 use crate::node::pod::{Pod, Rules};
 use crate::pod::types::{Phase, PodName};
 use std::time::{Duration, Instant};
@@ -30,6 +30,10 @@ impl State {
     fn is_doubtful(&self, pod: &Pod, event: &AddEvent, netns: &Opened) -> bool {
         let Some(object) = pod.object() else { return true };
         if self.node.config.cluster && !self.node.namespaces.contains_key(&object.name.namespace) {
+            return true;
+        }
+        // Known is what it was; what it is now cannot be read.
+        if self.node.unread.iter().any(|unread| unread.subject == Subject::Pod(object.uid.clone())) {
             return true;
         }
         if event.pod_uid.is_empty() {

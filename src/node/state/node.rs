@@ -1,7 +1,7 @@
 //! What is known of the node besides its pods, and what follows from it for each of them.
 
 use super::{Node, Phase};
-use crate::node::event::{Action, TaskId, Work};
+use crate::node::event::{Action, Subject, TaskId, Work};
 use crate::node::pod::{Pod, settings_of};
 use crate::node::records::NodeSettings;
 use crate::node::redirection::Redirection;
@@ -58,9 +58,20 @@ impl Node {
         match self.unread.as_slice() {
             _ if self.config.cluster => String::new(),
             [] => "; write a Pod file for it there".to_owned(),
-            [first] => format!("; a file there cannot be read: {first}"),
-            [first, rest @ ..] => format!("; {} files there cannot be read: {first}; …", rest.len() + 1),
+            [first] => format!("; a file there cannot be read: {}", first.text),
+            [first, rest @ ..] => format!("; {} files there cannot be read: {}; …", rest.len() + 1, first.text),
         }
+    }
+
+    /// Whether the pod is there and nothing is known of it, since what the source has of it or its namespace cannot be
+    /// read: that is no reason to change anything about it.
+    pub(super) fn is_unread(&self, pod: &Pod) -> bool {
+        let namespace = &pod.name().namespace;
+        self.unread.iter().any(|unread| match &unread.subject {
+            Subject::File => false,
+            Subject::Pod(uid) => pod.object().is_none() && uid == pod.uid(),
+            Subject::Namespace(name) => name == namespace && !self.namespaces.contains_key(namespace),
+        })
     }
 
     /// Said where a pod needs a ztunnel and there is none.

@@ -1,6 +1,7 @@
 //! Why the agent is not ready.
 
 use super::{Phase, State};
+use crate::node::event::Subject;
 use crate::node::pod::Pod;
 use crate::pod::types::PodName;
 
@@ -27,7 +28,7 @@ impl State {
     /// A pod of an earlier run that would be taken out, while that may be because of a file that could not be read: it
     /// is no proof that the pod has gone, or its namespace left the mesh.
     pub(super) fn missed(&self) -> Option<&PodName> {
-        if self.node.unread.is_empty() {
+        if !self.node.unread.iter().any(|unread| unread.subject == Subject::File) {
             return None;
         }
         let was_in = |pod: &&Pod| pod.sandbox().is_recalled() || pod.published().is_some();

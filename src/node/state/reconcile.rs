@@ -21,7 +21,8 @@ impl State {
         let Some(pod) = self.pods.get_mut(uid) else { return };
         pod.woken();
         self.node.expire(pod);
-        if pod.job().is_none() {
+        let unread = self.node.is_unread(pod) && !pod.sandbox().is_torn_down();
+        if pod.job().is_none() && !unread {
             match self.node.goal(pod) {
                 Some(_) if pod.held().is_some() && taken => self.node.wait_for_hand_over(pod),
                 Some(goal) if pod.held().is_some() => self.node.enrol(pod, &goal),

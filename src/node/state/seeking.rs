@@ -30,7 +30,7 @@ impl Node {
     }
 
     pub(super) fn not_found(&mut self, pod: &mut Pod, failure: Option<String>, refused: &[String]) {
-        if pod.sandbox().is_recalled() && failure.is_none() && self.goal(pod).is_none() {
+        if pod.sandbox().is_recalled() && failure.is_none() && self.goal(pod).is_none() && !self.is_unread(pod) {
             self.give_up(pod);
             return;
         }

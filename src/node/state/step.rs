@@ -97,7 +97,10 @@ impl State {
             Notice::Namespace(namespace) => self.namespace_changed(&namespace.name, Some(namespace.labels)),
             Notice::NamespaceGone(name) => self.namespace_changed(&name, None),
             Notice::Synced => self.node.told = true,
-            Notice::Unread(files) => self.node.unread = files,
+            Notice::Unread(unread) => {
+                self.node.unread = unread;
+                self.advance_all();
+            }
             Notice::LookedUp(name, trouble) => self.looked_up(&name, trouble.as_deref()),
         }
         if self.node.told && !self.node.synced && self.missed().is_none() {

@@ -121,7 +121,7 @@ impl State {
             source: node.config.source.clone(),
             ready: reasons.is_empty(),
             reasons,
-            unread: node.unread.clone(),
+            unread: node.unread.iter().map(|unread| unread.text.clone()).collect(),
             no_ztunnel: (ambient && node.ztunnels.is_empty()).then(|| node.no_ztunnel()),
             ztunnels: ztunnels.collect(),
             pods: self.pods.iter().map(|pod| node.pod_status(pod)).collect(),

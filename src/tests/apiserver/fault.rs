@@ -27,6 +27,8 @@ pub enum Fault {
     Disorder,
     /// A watch sends no bookmarks.
     NoBookmarks,
+    /// A list has another page after each, with the same items.
+    EndlessPages,
     /// Metadata was asked for, and whole objects come.
     WholeObjects,
 }

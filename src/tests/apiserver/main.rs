@@ -97,6 +97,7 @@ where
             Notice::Upserted(item) => _ = held.objects.insert(item.object.key().to_owned(), item.object),
             Notice::Removed(key) => _ = held.objects.remove(&key),
             Notice::Synced => held.synced = true,
+            Notice::Unreadable { .. } | Notice::Lagging(_) => {}
         }
     };
     (Reflector::start(client, options, notify).unwrap(), held)

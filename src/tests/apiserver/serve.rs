@@ -214,7 +214,7 @@ fn answer(inner: &Inner, request: &Request, route: &Route, fault: Option<&Fault>
         },
         ("GET", None) => {
             drop(store);
-            list(inner, request, route, metadata_only)
+            list(inner, request, route, metadata_only, fault == Some(&Fault::EndlessPages))
         }
         ("POST", None) => {
             let mut body = body;
@@ -293,7 +293,7 @@ fn answer(inner: &Inner, request: &Request, route: &Route, fault: Option<&Fault>
     }
 }
 
-fn list(inner: &Inner, request: &Request, route: &Route, metadata_only: bool) -> Answer {
+fn list(inner: &Inner, request: &Request, route: &Route, metadata_only: bool, endless: bool) -> Answer {
     let mut store = inner.store();
     let limit: usize = request.query("limit").parse().unwrap_or(usize::MAX);
     let token = request.query("continue");
@@ -318,8 +318,8 @@ fn list(inner: &Inner, request: &Request, route: &Route, metadata_only: bool) ->
         (page.0, rest)
     };
     let mut metadata = json!({ "resourceVersion": version.to_string() });
-    if rest.len() > limit {
-        let tail = rest.split_off(limit);
+    if rest.len() > limit || endless {
+        let tail = if endless { rest.clone() } else { rest.split_off(limit) };
         let number = store.pages.last_key_value().map_or(1, |((_, n), _)| n + 1).max(inner.next_number());
         store.pages.insert((version, number), tail);
         let token = json!({"v": "meta.k8s.io/v1", "rv": version, "page": number}).to_string();

@@ -100,7 +100,7 @@ fn follow_pods(client: &Client) -> (Reflector<Pod>, Told) {
         tell.lock().unwrap().push(match notice {
             Notice::Upserted(p) => format!("+{} {}", p.object.name.name, p.version),
             Notice::Removed(uid) => format!("-{}", uid.get(..8).unwrap_or(&uid)),
-            Notice::Synced => "synced".into(),
+            other => format!("{other:?}").to_lowercase(),
         });
     };
     (Reflector::start(client, options, notify).unwrap(), told)

@@ -1,5 +1,7 @@
 //! Reflectors: the picture comes out right, whatever the server does.
 
+mod unreadable;
+
 use super::{NODE, Setup, at_once, eventually, setup};
 use crate::apiserver::{Fault, Kind, namespace};
 use ferrule::kube::client::Client;
@@ -57,9 +59,13 @@ where
             }
             Notice::Removed(key) => {
                 picture.told.push(format!("-{key}"));
-                assert!(picture.objects.remove(&key).is_some(), "removed what was not there: {key}");
+                let unreadable = picture.told.iter().any(|told| told.starts_with(&format!("?{key} ")));
+                let known = picture.objects.remove(&key).is_some() || unreadable;
+                assert!(known, "removed what was not there: {key}");
             }
+            Notice::Unreadable { key, name, why } => picture.told.push(format!("?{key} {name}: {why}")),
             Notice::Synced => picture.told.push("synced".into()),
+            Notice::Lagging(why) => picture.told.push(why.map_or("follows".into(), |why| format!("lags: {why}"))),
         }
     };
     Followed { reflector: Reflector::start(client, options, notify).unwrap(), picture }

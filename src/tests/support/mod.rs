@@ -20,10 +20,16 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Waits for a condition, at most [`DEADLINE`]; panics with `what` when it does not come.
 #[track_caller]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    within(DEADLINE, what, condition);
+}
+
+/// Waits for a condition that is known to take its time.
+#[track_caller]
+pub fn within(time: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + time;
     while !condition() {
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        assert!(Instant::now() < end, "not within {time:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

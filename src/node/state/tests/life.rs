@@ -1,6 +1,7 @@
 //! From the start of the agent to its stop, and the looks in between.
 
 use super::*;
+use crate::node::event::{Subject, Unread};
 
 #[test]
 fn starting_answers_not_ready_and_keeps_teardowns() {
@@ -55,7 +56,7 @@ fn a_file_that_cannot_be_read_is_no_proof_that_a_pod_is_gone() {
         script.ztunnel(Zds::Connected(ConnectionId(1)));
         script.source(Notice::Pod(Box::new(pod("a", true))));
         script.source(Notice::Pod(Box::new(pod("c", false))));
-        script.source(Notice::Unread(vec!["b.yaml: broken".to_owned()]));
+        script.source(Notice::Unread(vec![Unread { subject: Subject::File, text: "b.yaml: broken".to_owned() }]));
         assert_eq!(script.source(Notice::Synced), NOTHING);
         assert_eq!(script.pass(Duration::from_secs(60)), NOTHING, "nobody is taken out, no snapshot is sent");
         let why = "pod default/b was in the mesh, and is not by what the test says; a file there cannot be read: b.yaml: broken";
@@ -67,6 +68,28 @@ fn a_file_that_cannot_be_read_is_no_proof_that_a_pod_is_gone() {
     assert_eq!(mended.source(Notice::Unread(Vec::new())), ["walk a b c"]);
     let mut removed = start();
     assert_eq!(removed.source(Notice::Unread(Vec::new())), ["walk a c", "publish b None"]);
+}
+
+#[test]
+fn a_pod_that_cannot_be_read_stays_what_it_was() {
+    let unread = |subject| Notice::Unread(vec![Unread { subject, text: "it is broken".to_owned() }]);
+    for subject in [Subject::Pod("a".to_owned()), Subject::Namespace("default".to_owned())] {
+        let mut script =
+            Script::after(config(), vec![Record { container_id: String::new(), ..record("a") }], Published::new());
+        script.ztunnel(Zds::Connected(ConnectionId(1)));
+        script.source(unread(subject.clone()));
+        // It is looked for, and whatever comes of that, nothing is taken out.
+        assert_eq!(script.source(Notice::Synced), ["walk a"]);
+        assert_eq!(script.walked(&[("a", "n1")]), ["snapshot 1: keep a"], "{subject:?}");
+        assert_eq!(script.pass(Duration::from_secs(60)), NOTHING, "{subject:?}");
+        assert_eq!(script.state.not_ready(), NOTHING);
+        // Its sandbox is torn down all the same.
+        assert_eq!(script.del("a", "n1"), ["remove n1"], "{subject:?}");
+    }
+    // Nobody is admitted by what was known before.
+    let mut script = Script::enrolled();
+    script.source(unread(Subject::Pod("a".to_owned())));
+    assert_eq!(script.add("a", "n2"), ["look up default/a"]);
 }
 
 #[test]
