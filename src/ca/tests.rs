@@ -16,7 +16,7 @@ use crate::sys::clock;
 use crate::sys::sync::lock;
 use authority::{IDENTITY, Issuer, serve};
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,6 @@ struct Bed {
     issuer: Arc<Issuer>,
     options: Options,
     dir: tempfile::TempDir,
-    address: SocketAddr,
 }
 
 fn write(path: &Path, text: impl AsRef<[u8]>) {
@@ -64,7 +63,7 @@ fn bed(
         compliance: Compliance::Any,
         answer: SOON,
     };
-    Bed { issuer, options, dir, address }
+    Bed { issuer, options, dir }
 }
 
 impl Bed {
@@ -236,7 +235,10 @@ fn a_client_certificate_is_shown_while_it_is_valid() {
 #[test]
 fn port_15010_is_spoken_to_without_tls() {
     let issuer = Issuer::new();
-    let listener = TcpListener::bind("127.0.77.10:15010").unwrap();
+    // An address of this process alone.
+    let [_, _, a, b] = std::process::id().to_be_bytes();
+    let address = format!("127.77.{a}.{b}:15010");
+    let listener = TcpListener::bind(&address).unwrap();
     serve(
         listener,
         None,
@@ -247,8 +249,7 @@ fn port_15010_is_spoken_to_without_tls() {
         }),
     );
     let bed = bed(|_, _, _| Err(Status::ok()));
-    let _ = bed.address;
-    let options = Options { address: "127.0.77.10:15010".to_owned(), ..bed.options.clone() };
+    let options = Options { address, ..bed.options.clone() };
     assert_eq!(Client::new(options).unwrap().sign(&request(), SOON).unwrap().len(), 2);
 }
 

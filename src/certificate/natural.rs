@@ -125,16 +125,20 @@ impl Natural {
     }
 }
 
-/// `to += from * factor`; returns what is carried out of the last limb of `from`.
+/// `to += from * factor`, in the lowest limbs of `to`, of which there are at least as many; returns what is carried out.
 fn multiply_add(to: &mut [u64], from: &[u64], factor: u64) -> u64 {
+    // What waits for the carry comes last, so that the products of several limbs are under way at a time.
     let step = |to: &mut u64, from: u64, carry: u64| {
+        let product = u128::from(from) * u128::from(factor);
+        let (low, first) = (product as u64).overflowing_add(*to);
+        let high = ((product >> 64) as u64).wrapping_add(u64::from(first));
+        let (low, second) = low.overflowing_add(carry);
+        *to = low;
         // At most (2^64 - 1)^2 + 2 * (2^64 - 1), which is 2^128 - 1.
-        let sum = u128::from(from) * u128::from(factor) + u128::from(*to) + u128::from(carry);
-        *to = sum as u64;
-        (sum >> 64) as u64
+        high.wrapping_add(u64::from(second))
     };
     let mut carry = 0;
-    let (to_fours, to_rest) = to.as_chunks_mut::<4>();
+    let (to_fours, to_rest) = to.get_mut(..from.len()).unwrap_or_default().as_chunks_mut::<4>();
     let (from_fours, from_rest) = from.as_chunks::<4>();
     for ([t0, t1, t2, t3], [f0, f1, f2, f3]) in to_fours.iter_mut().zip(from_fours) {
         carry = step(t0, *f0, carry);
@@ -142,8 +146,7 @@ fn multiply_add(to: &mut [u64], from: &[u64], factor: u64) -> u64 {
         carry = step(t2, *f2, carry);
         carry = step(t3, *f3, carry);
     }
-    let rest = to_fours.iter_mut().skip(from_fours.len()).flatten().chain(to_rest);
-    for (to, from) in rest.zip(from_rest) {
+    for (to, from) in to_rest.iter_mut().zip(from_rest) {
         carry = step(to, *from, carry);
     }
     carry
@@ -184,16 +187,12 @@ impl<'a> Modulus<'a> {
         // 2^bits modulo the modulus is what is missing up to 2^bits, since the highest bit is set.
         let mut one = zero.clone();
         sub(&mut one.0, &modulus.0);
-        let sum = Natural(vec![0; limbs * 2 + 2]);
+        let sum = Natural(vec![0; limbs * 2]);
         let mut arithmetic = Modulus { modulus, inverse: inverse.wrapping_neg(), one: one.clone(), radix: zero, sum };
         // 2^limbs by doubling, then 2^(64 * limbs) by squaring six times.
         let mut radix = one;
         for _ in 0..limbs {
-            let mut carry = 0;
-            for limb in &mut radix.0 {
-                (*limb, carry) = (*limb << 1 | carry, *limb >> 63);
-            }
-            reduce_once(&mut radix.0, carry, &modulus.0);
+            arithmetic.double(&mut radix);
         }
         for _ in 0..6 {
             arithmetic.square(&mut radix);
@@ -232,51 +231,107 @@ impl<'a> Modulus<'a> {
             }
             self.multiply(&mut result, &selected);
         }
-        let mut plain_one = Natural(vec![0; self.modulus.limbs()]);
-        plain_one.add_small(1);
-        self.multiply(&mut result, &plain_one);
+        self.leave(&mut result);
         result
     }
 
+    /// `2^exponent`, in constant time for exponents of as many limbs; faster than [`Modulus::power`], since doubling is
+    /// no multiplication.
+    pub(super) fn power_of_two(&mut self, exponent: &Natural) -> Natural {
+        let mut result = self.one.clone();
+        let mut doubled = self.one.clone();
+        for at in (0..exponent.limbs() * 64).rev() {
+            self.square(&mut result);
+            doubled.0.copy_from_slice(&result.0);
+            self.double(&mut doubled);
+            let mask = u64::from(exponent.bit(at)).wrapping_neg();
+            for (limb, doubled) in result.0.iter_mut().zip(&doubled.0) {
+                *limb = *doubled & mask | *limb & !mask;
+            }
+        }
+        self.leave(&mut result);
+        result
+    }
+
+    /// Takes a number out of this form.
+    fn leave(&mut self, number: &mut Natural) {
+        let mut one = Natural(vec![0; self.modulus.limbs()]);
+        one.add_small(1);
+        self.multiply(number, &one);
+    }
+
+    fn double(&self, number: &mut Natural) {
+        let carry = shift(&mut number.0);
+        reduce_once(&mut number.0, carry, &self.modulus.0);
+    }
+
+    /// `number * number / 2^bits`.
     fn square(&mut self, number: &mut Natural) {
-        self.product(number, number);
-        self.take_sum(number);
+        let sum = &mut self.sum.0;
+        sum.fill(0);
+        // Each product of two different limbs once, then doubled, then the squares of the limbs.
+        let mut rest = number.0.as_slice();
+        let mut at = 1;
+        while let Some((limb, higher)) = rest.split_first() {
+            let Some(part) = sum.get_mut(at..) else { break };
+            let carry = multiply_add(part, higher, *limb);
+            if let Some(top) = part.get_mut(higher.len()) {
+                *top = carry;
+            }
+            (rest, at) = (higher, at + 2);
+        }
+        shift(sum);
+        let mut carry = 0;
+        for ([low, high], limb) in sum.as_chunks_mut::<2>().0.iter_mut().zip(&number.0) {
+            let square = u128::from(*limb) * u128::from(*limb) + u128::from(*low) + u128::from(carry);
+            *low = square as u64;
+            let (top, over) = high.overflowing_add((square >> 64) as u64);
+            (*high, carry) = (top, u64::from(over));
+        }
+        self.reduce(number);
     }
 
     /// `number * factor / 2^bits`; one of the two is below the modulus.
     fn multiply(&mut self, number: &mut Natural, factor: &Natural) {
-        self.product(number, factor);
-        self.take_sum(number);
+        let sum = &mut self.sum.0;
+        sum.fill(0);
+        for (at, limb) in number.0.iter().enumerate() {
+            let Some(part) = sum.get_mut(at..) else { break };
+            let carry = multiply_add(part, &factor.0, *limb);
+            if let Some(top) = part.get_mut(factor.limbs()) {
+                *top = carry;
+            }
+        }
+        self.reduce(number);
     }
 
-    /// Leaves the product, which is below twice the modulus, in the upper part of the sum.
-    fn product(&mut self, a: &Natural, b: &Natural) {
-        let limbs = self.modulus.limbs();
-        self.sum.0.fill(0);
-        for (at, a) in a.0.iter().enumerate() {
-            // The part that counts moves up by a limb each time.
-            let Some(part) = self.sum.0.get_mut(at..at + limbs + 2) else { break };
-            let carry = multiply_add(part, &b.0, *a);
-            add_carry(part, limbs, carry);
+    /// Divides the sum by `2^bits`, modulo the modulus.
+    fn reduce(&mut self, to: &mut Natural) {
+        let (limbs, sum) = (self.modulus.limbs(), &mut self.sum.0);
+        let mut high = 0;
+        for at in 0..limbs {
+            let Some(part) = sum.get_mut(at..) else { break };
+            // Makes the lowest limb zero.
             let factor = part.first().copied().unwrap_or_default().wrapping_mul(self.inverse);
             let carry = multiply_add(part, &self.modulus.0, factor);
-            add_carry(part, limbs, carry);
+            if let Some(top) = part.get_mut(limbs) {
+                let (once, first) = top.overflowing_add(carry);
+                let (twice, second) = once.overflowing_add(high);
+                (*top, high) = (twice, u64::from(first | second));
+            }
         }
-    }
-
-    fn take_sum(&self, to: &mut Natural) {
-        let limbs = self.modulus.limbs();
-        to.0.copy_from_slice(self.sum.0.get(limbs..limbs * 2).unwrap_or(&self.one.0));
-        reduce_once(&mut to.0, self.sum.0.get(limbs * 2).copied().unwrap_or_default(), &self.modulus.0);
+        to.0.copy_from_slice(sum.get(limbs..limbs * 2).unwrap_or(&self.one.0));
+        reduce_once(&mut to.0, high, &self.modulus.0);
     }
 }
 
-fn add_carry(part: &mut [u64], at: usize, carry: u64) {
-    let mut carry = carry;
-    for limb in part.iter_mut().skip(at) {
-        let (sum, over) = limb.overflowing_add(carry);
-        (*limb, carry) = (sum, u64::from(over));
+/// Doubles; returns the carry.
+fn shift(number: &mut [u64]) -> u64 {
+    let mut carry = 0;
+    for limb in number {
+        (*limb, carry) = (*limb << 1 | carry, *limb >> 63);
     }
+    carry
 }
 
 /// Takes the modulus away once if the number, with `high` above its last limb, is not below it.
@@ -340,6 +395,17 @@ mod tests {
         let base = number("ffffffffffffffffffffffffffffffff", 2);
         assert_eq!(hex(&Modulus::new(&modulus).power(&base, &exponent)), POWER_OF_ALL_ONES);
     }
+
+    #[test]
+    fn powers_of_two() {
+        let modulus = number("fedcba98765432100123456789abcdef", 2);
+        for exponent in ["00", "01", "0123456789abcdef", "ffffffffffffffffffffffffffffffff"] {
+            let (exponent, two) = (number(exponent, 2), number("02", 2));
+            let mut arithmetic = Modulus::new(&modulus);
+            assert_eq!(hex(&arithmetic.power_of_two(&exponent)), hex(&arithmetic.power(&two, &exponent)));
+        }
+    }
+
     const POWER: &str = "f09b51d349b4092d32150dffafbbbb17";
     const POWER_OF_ALL_ONES: &str = "a2f468f38d29a4c05d0b970c72d65b3f";
 }
