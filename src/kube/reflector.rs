@@ -41,7 +41,7 @@ pub enum Notice<T> {
     },
     /// The first list is whole.
     Synced,
-    /// For a while nothing was heard of the server, and why; or (`None`) that is over.
+    /// Nothing was heard of the server for a while, with the reason; `None`: that is over.
     Lagging(Option<String>),
 }
 
