@@ -47,12 +47,10 @@ certificate/x509.rs
 
 cli/columns.rs
 doctor/agent.rs
-doctor/finding.rs
 doctor/firewall.rs
 doctor/installation.rs
 doctor/platform.rs
 doctor/server.rs
-cli/page.rs
 cli/plugin.rs
 cli/status.rs
 
