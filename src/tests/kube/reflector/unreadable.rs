@@ -75,7 +75,7 @@ fn a_server_that_is_not_followed_is_told_of_until_it_is() {
         for fault in refusals {
             scope.spawn(move || {
                 let s = with_pods();
-                let f = follow::<Pod>(&s.client, Options { patience: Duration::from_millis(1500), ..quick() });
+                let f = follow::<Pod>(&s.client, Options { patience: Duration::from_secs(5), ..quick() });
                 f.comes_to("list", &THREE);
                 s.server.misbehave("watch pods", None, fault.clone());
                 s.server.cut();
