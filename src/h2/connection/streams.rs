@@ -103,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Whether less is queued on the stream than its limit ([`Options::queue`]). When not, [`Event::Writable`] comes
+    /// Whether less is queued on the stream than its limit ([`Options::queue`](crate::h2::Options::queue)). When not, [`Event::Writable`] comes
     /// once half of it is sent. `false` for a stream that is gone.
     pub fn has_room(&mut self, stream: StreamId) -> bool {
         let limit = self.options.queue;
