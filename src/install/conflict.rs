@@ -201,4 +201,54 @@ mod tests {
             now += Duration::from_secs(3);
         }
     }
+
+    #[test]
+    fn the_limits_of_the_times() {
+        let start = clock::now();
+        let in_conflict = || {
+            let mut conflict = Conflict::default();
+            (0..=TOLERATED).for_each(|_| assert_eq!(conflict.rewrote(start), conflict.is_on()));
+            assert!(conflict.is_on());
+            conflict
+        };
+        // A change this soon is the answer to our write; a moment later it is not, and its silence ends the wait.
+        let mut conflict = in_conflict();
+        conflict.changed(start + FIRST_PAUSE / 2);
+        assert_eq!(conflict.unprovoked, None);
+        conflict.changed(start + FIRST_PAUSE / 2 + Duration::from_millis(1));
+        assert!(conflict.unprovoked.is_some());
+        // Our entry is believed when it has stayed this long, and the conflict is forgotten after that.
+        let mut conflict = in_conflict();
+        assert_eq!(conflict.intact(start), Some(start + QUIET));
+        assert_eq!(conflict.intact(start + QUIET), None);
+        assert_eq!(conflict.intact(start + MEMORY), None);
+        assert!(conflict.is_on());
+        assert_eq!(conflict.intact(start + MEMORY + Duration::from_millis(1)), None);
+        assert!(!conflict.is_on());
+        // Rewrites that lie this far apart are none of one conflict.
+        let mut conflict = Conflict::default();
+        (0..TOLERATED).for_each(|_| assert!(!conflict.rewrote(start)));
+        assert!(!conflict.rewrote(start + WINDOW));
+    }
+
+    #[test]
+    fn writers_are_known_by_the_plugins() {
+        let check = |types: &[&str], expected: &str| {
+            let types: Vec<String> = types.iter().map(|kind| (*kind).to_owned()).collect();
+            let (writer, remedy) = culprit(&types);
+            assert!(writer.contains(expected) && !remedy.is_empty(), "{writer}: {remedy}");
+            assert_eq!(known_writer(&types).is_some(), !writer.contains("not known"));
+        };
+        check(&["portmap", "cilium-cni"], "Cilium");
+        check(&["multus"], "Multus");
+        check(&["multus-shim"], "Multus");
+        check(&["calico"], "Calico");
+        check(&["antrea"], "Antrea");
+        check(&["aws-cni"], "aws-node");
+        check(&["azure-vnet"], "Azure");
+        check(&["azure-ipam"], "Azure");
+        check(&["ovn-k8s-cni-overlay"], "OVN");
+        check(&["bridge"], "not known");
+        check(&[], "not known");
+    }
 }

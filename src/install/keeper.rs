@@ -384,3 +384,6 @@ impl<N: Fn(Notice)> Work<N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

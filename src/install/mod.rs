@@ -23,6 +23,9 @@ pub mod kubeconfig;
 pub mod plan;
 pub mod removal;
 
+#[cfg(test)]
+mod tests;
+
 pub use keeper::{Keeper, Notice, Outcome};
 pub use removal::{Removal, Run, uninstall};
 
