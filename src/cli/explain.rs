@@ -100,7 +100,8 @@ impl Explain {
     /// The text about the one pod among `objects`.
     pub fn of_objects(&self, objects: &Objects, colour: Colour) -> Result<String> {
         let (pod, labels) = objects.only_pod()?;
-        let explanation = explain(self.config.policy(), pod, &labels, self.config.pod_rules());
+        let explanation =
+            explain(self.config.policy(), pod, &labels, self.config.pod_rules(), self.config.native_nftables());
         Ok(self.text(&Explained { explanation: Some(explanation), pod: None, steps: Vec::new() }, colour))
     }
 

@@ -52,7 +52,7 @@ pub fn program(options: &Options) -> Result<String> {
         Some(path) => Netns::open(path).context("--network-namespace")?,
     };
     let settings = settings(options)?;
-    let ipv6 = redirection(options, settings.clone()).ipv6(&netns.enter(netlink::addresses)??);
+    let ipv6 = redirection(options, settings.clone()).ipv6(&netns.enter(netlink::addresses)??, options.native_nftables);
     let program = sidecar::program(&settings, ipv6);
     if options.dry_run && !options.cleanup_only {
         if options.native_nftables {
@@ -103,7 +103,7 @@ pub fn validate(options: &Options) -> Result<Result<()>> {
     }
     let redirection = redirection(options, options.settings.clone());
     let addresses = netlink::addresses()?;
-    let ipv6 = redirection.ipv6(&addresses);
+    let ipv6 = redirection.ipv6(&addresses, false);
     let wanted = options.validation(!ipv6 || options.dual_stack && addresses.iter().any(is_global_v4), ipv6);
     Ok(match validation::run(&wanted) {
         Ok(()) => {

@@ -51,7 +51,8 @@ fn redirect(netns: &Netns, wanted: &Redirection, ips: &[IpAddr], conf: &NetConf)
         let (lock_dir, native_nftables) = (conf.run_dir.xtables_locks(), conf.native_nftables);
         let options = inpod::Options { lock_dir, native_nftables, ..inpod::Options::default() };
         let programmer = InPod::detect(options, &Netns::own()?)?;
-        let ipv6 = if ips.is_empty() { wanted.ipv6(&netns.enter(netlink::addresses)??) } else { wanted.ipv6(ips) };
+        let found = if ips.is_empty() { netns.enter(netlink::addresses)?? } else { Vec::new() };
+        let ipv6 = wanted.ipv6(if ips.is_empty() { &found } else { ips }, native_nftables);
         programmer.apply(netns, sidecar::program(&wanted.settings, ipv6)).map(drop)
     };
     mount::without(Path::new(NAMES), |hidden| {

@@ -151,7 +151,11 @@ impl Rules {
         match decision.action {
             Action::None => Err(Error::new(format_args!("no rules apply: {}", decision.reason))),
             Action::Sidecar => redirection::of(pod).and_then(|wanted| {
-                let ipv6 = if wanted.ipv6(&pod.ips) { Ok(()) } else { Err("the pod is not reached by IPv6") };
+                let ipv6 = if wanted.ipv6(&pod.ips, self.backend == Backend::Nftables) {
+                    Ok(())
+                } else {
+                    Err("the pod is not reached by IPv6")
+                };
                 self.answer(Purpose::Sidecar, &wanted.warnings, ipv6, |family| sidecar::rules(&wanted.settings, family))
             }),
             Action::Ambient => {

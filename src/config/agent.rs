@@ -126,6 +126,11 @@ impl Config {
         self.settings.usual()
     }
 
+    /// Whether new rules go into tables of nf_tables of our own.
+    pub fn native_nftables(&self) -> bool {
+        self.site.native_nftables
+    }
+
     /// The rules of the host.
     pub fn host_rules(&self) -> rules::host::Settings {
         rules::host::Settings { probe_v4: self.settings.probe_v4, probe_v6: self.settings.probe_v6 }

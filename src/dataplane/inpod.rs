@@ -1,5 +1,6 @@
 //! Puts the rules, routes and rule-marks of a pod into its namespace, checks them and takes them out.
 
+use super::backend::Backend;
 pub use super::differences::Differences;
 use super::engine::Engine;
 pub use super::engine::{Applied, Options};
@@ -28,6 +29,11 @@ impl InPod {
     /// The mechanism, for whoever programs something else than pods.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Whether new rules go into tables of nf_tables of our own.
+    pub fn is_native(&self) -> bool {
+        self.engine.backend() == Backend::Nftables
     }
 
     /// Brings the namespace to the program: looks, writes only what differs, verifies. On failure what was put in is

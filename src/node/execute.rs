@@ -285,18 +285,20 @@ fn perform(context: &Context, work: Work) -> Outcome {
 }
 
 fn redirect(context: &Context, netns: &Netns, wanted: &Redirection, ips: Vec<IpAddr>) -> Result<()> {
-    context.programmer()?.apply(netns, sidecar_program(netns, wanted, ips)?).map(drop)
+    let programmer = context.programmer()?;
+    programmer.apply(netns, sidecar_program(&programmer, netns, wanted, ips)?).map(drop)
 }
 
 fn inspect(context: &Context, netns: &Netns, wanted: &Redirection, ips: Vec<IpAddr>) -> Result<Vec<String>> {
-    context.programmer()?.check(netns, sidecar_program(netns, wanted, ips)?)
+    let programmer = context.programmer()?;
+    programmer.check(netns, sidecar_program(&programmer, netns, wanted, ips)?)
 }
 
-fn sidecar_program(netns: &Netns, wanted: &Redirection, mut ips: Vec<IpAddr>) -> Result<Program> {
+fn sidecar_program(programmer: &InPod, netns: &Netns, wanted: &Redirection, mut ips: Vec<IpAddr>) -> Result<Program> {
     if ips.is_empty() {
         ips = pod_addresses(netns)?;
     }
-    Ok(sidecar::program(&wanted.settings, wanted.ipv6(&ips)))
+    Ok(sidecar::program(&wanted.settings, wanted.ipv6(&ips, programmer.is_native())))
 }
 
 /// The settings that the namespace's rules are exactly made of.

@@ -194,6 +194,7 @@ impl Agent {
             },
             cluster: matches!(options.source, PodSource::Kubernetes { .. }),
             repair: options.repair.clone().filter(|_| matches!(options.source, PodSource::Kubernetes { .. })),
+            native_nftables: options.site.native_nftables,
             ztunnel_socket: options.ztunnel_socket.display().to_string(),
         };
         let workers = Workers::start(&workspace, watchdog, inbox)?;

@@ -65,6 +65,8 @@ pub struct Config {
     pub cluster: bool,
     /// What is done about pods that started before the plugin was there.
     pub repair: Option<crate::repair::Options>,
+    /// New rules go into tables of nf_tables of our own.
+    pub native_nftables: bool,
     /// Where ztunnel connects, for messages.
     pub ztunnel_socket: String,
 }

@@ -40,15 +40,16 @@ pub struct Setting {
     pub source: String,
 }
 
-/// Explains. `usual` are the settings of a pod of this node that asks for nothing else.
-pub fn explain(policy: &Policy, pod: &Pod, namespace_labels: &StringMap, usual: Settings) -> Explanation {
+/// Explains. `usual` are the settings of a pod of this node that asks for nothing else; `native`: its rules are in tables
+/// of nf_tables of our own.
+pub fn explain(policy: &Policy, pod: &Pod, namespace_labels: &StringMap, usual: Settings, native: bool) -> Explanation {
     let (decision, steps) = trace(policy, pod, namespace_labels);
     let (settings, warnings) = match decision.action {
         Action::None => (Vec::new(), Vec::new()),
         Action::Ambient => ambient(pod, usual),
         // What is wrong there fails the ADD, and says so.
         Action::Sidecar => {
-            redirected(pod).unwrap_or_else(|e| (Vec::new(), vec![format!("the pod cannot be started: {e}")]))
+            redirected(pod, native).unwrap_or_else(|e| (Vec::new(), vec![format!("the pod cannot be started: {e}")]))
         }
     };
     let (namespace, name) = (pod.name.namespace.clone(), pod.name.name.clone());
@@ -79,9 +80,12 @@ fn ambient(pod: &Pod, usual: Settings) -> (Vec<Setting>, Vec<String>) {
     (settings, asked.warnings)
 }
 
-fn redirected(pod: &Pod) -> Result<(Vec<Setting>, Vec<String>)> {
+/// What decides about IPv6 unless the rules are in native nf_tables.
+const BY_ADDRESSES: &str = "the pod's addresses, and variable ISTIO_DUAL_STACK of istio-proxy";
+
+fn redirected(pod: &Pod, native: bool) -> Result<(Vec<Setting>, Vec<String>)> {
     let wanted = sidecar::of(pod)?;
-    let ipv6 = wanted.ipv6(&pod.ips);
+    let ipv6 = wanted.ipv6(&pod.ips, native);
     let Redirection { settings: rules, warnings, .. } = wanted;
     let annotated = |name: &str, value: String, key: &str| {
         let there = pod.annotations.contains_key(key);
@@ -118,7 +122,7 @@ fn redirected(pod: &Pod) -> Result<(Vec<Setting>, Vec<String>)> {
         setting("Envoy's user", user, "securityContext of istio-proxy"),
         variable("DNS is captured", rules.dns != Dns::Off, "ISTIO_META_DNS_CAPTURE"),
         variable("invalid packets are dropped", rules.drop_invalid, "INVALID_DROP"),
-        setting("IPv6", yes(ipv6), "the pod's addresses, and variable ISTIO_DUAL_STACK of istio-proxy"),
+        setting("IPv6", yes(ipv6), if native { "the pod's addresses" } else { BY_ADDRESSES }),
     ];
     Ok((settings, warnings))
 }
@@ -166,7 +170,7 @@ mod tests {
             probe_v4: Ipv4Addr::LOCALHOST,
             probe_v6: Ipv6Addr::LOCALHOST,
         };
-        explain(&policy, &decode_pod(&pod).unwrap(), &StringMap::new(), usual)
+        explain(&policy, &decode_pod(&pod).unwrap(), &StringMap::new(), usual, false)
     }
 
     fn sources(explanation: &Explanation) -> Vec<(&str, &str, &str)> {

@@ -42,17 +42,19 @@ const EXCLUDED_OUTBOUND_PORTS: [u16; 1] = [15020];
 pub struct Redirection {
     /// Of the rules.
     pub settings: Settings,
-    /// IPv6 rules are made as soon as any of the pod's addresses is IPv6, not only for a first one.
+    /// IPv6 rules are made as soon as any of the pod's addresses is IPv6, not only for a first one. Native nf_tables
+    /// does so without it.
     pub dual_stack: bool,
     /// What was wrong with `istio-proxy`'s variables, one sentence each.
     pub warnings: Vec<String>,
 }
 
 impl Redirection {
-    /// Whether IPv6 rules are made for a pod with these addresses.
-    pub fn ipv6(&self, ips: &[IpAddr]) -> bool {
+    /// Whether IPv6 rules are made for a pod with these addresses. `native`: in tables of nf_tables of our own. There
+    /// Istio's tables are of the family inet, so that they redirect IPv6 whatever address comes first.
+    pub fn ipv6(&self, ips: &[IpAddr], native: bool) -> bool {
         let mut global = ips.iter().filter(|ip| is_global(ip));
-        if self.dual_stack { global.any(IpAddr::is_ipv6) } else { global.next().is_some_and(IpAddr::is_ipv6) }
+        if self.dual_stack || native { global.any(IpAddr::is_ipv6) } else { global.next().is_some_and(IpAddr::is_ipv6) }
     }
 }
 
@@ -232,9 +234,14 @@ mod tests {
     #[test]
     fn families() {
         let check = |ips: &[&str], dual_stack, want| {
+            let native = |redirection: &Redirection, ips: &[IpAddr]| {
+                let has_v6 = ips.iter().any(|ip| ip.is_ipv6() && is_global(ip));
+                assert_eq!(redirection.ipv6(ips, true), has_v6, "{ips:?} natively");
+            };
             let ips: Vec<IpAddr> = ips.iter().map(|ip| ip.parse().unwrap()).collect();
             let redirection = Redirection { settings: Settings::default(), dual_stack, warnings: vec![] };
-            assert_eq!(redirection.ipv6(&ips), want, "{ips:?} {dual_stack}");
+            native(&redirection, &ips);
+            assert_eq!(redirection.ipv6(&ips, false), want, "{ips:?} {dual_stack}");
         };
         check(&[], true, false);
         check(&["10.0.0.1", "fd00::1"], false, false);

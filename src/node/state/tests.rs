@@ -58,6 +58,7 @@ fn config() -> Config {
         source: "the test".to_owned(),
         cluster: false,
         repair: None,
+        native_nftables: false,
         ztunnel_socket: "ztunnel.sock".to_owned(),
     }
 }

@@ -144,7 +144,8 @@ impl State {
             explanation: pod.object().map(|object| {
                 let none = StringMap::new();
                 let labels = self.node.namespaces.get(&object.name.namespace).unwrap_or(&none);
-                explain(&self.node.config.policy, object, labels, self.node.settings_for(pod).usual())
+                let usual = self.node.settings_for(pod).usual();
+                explain(&self.node.config.policy, object, labels, usual, self.node.config.native_nftables)
             }),
             pod: Some(self.node.pod_status(pod)),
             steps: self.node.steps(pod),

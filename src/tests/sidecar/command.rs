@@ -115,6 +115,25 @@ fn native_nftables_applied_twice_dry_and_cleaned_up() {
     assert!(!nft_list(pod.netns()).contains("istio"));
 }
 
+/// Istio's native tables are of both families: IPv6 leaves through Envoy whatever address the pod has first.
+#[test]
+fn native_nftables_redirects_ipv6_whatever_address_comes_first() {
+    let check = |addresses: &[&str], more: &[&str], expected: bool| {
+        let pod = pod(addresses);
+        works(&pod, &[&INIT[..], more].concat());
+        let rules = nft_list(pod.netns()) + &save(&pod, Family::V6);
+        let v6 = rules.contains("ip6 daddr ::1") || rules.contains("-d ::1/128");
+        assert_eq!(v6, expected, "{addresses:?} {more:?}: {rules}");
+    };
+    check(&[V4, V6], &["--native-nftables"], true);
+    check(&[V6, V4], &["--native-nftables"], true);
+    check(&[V4], &["--native-nftables"], false);
+    // With iptables, Istio's programs for IPv6 are run only where the first address is IPv6 or the flag is given.
+    check(&[V4, V6], &[], false);
+    check(&[V6], &[], true);
+    check(&[V4, V6], &["--dual-stack"], true);
+}
+
 #[test]
 fn rules_that_look_right_are_written_again_if_that_is_asked_for() {
     for backend in ["--force-iptables-binary=nft", "--force-iptables-binary=legacy", "--native-nftables"] {
