@@ -78,9 +78,9 @@ impl Pods {
         self.iter().find(|pod| holds(pod)).map(|pod| pod.uid().to_owned())
     }
 
-    /// The pod that holds this namespace, or may have something in it.
+    /// The pod that holds this namespace, or for which something is, or is to be, done there.
     pub fn holder(&self, id: NetnsId) -> Option<String> {
-        self.find(|pod| pod.sandbox().holds(id))
+        self.find(|pod| pod.sandbox().holds(id) || pod.works_in(id))
     }
 
     /// The namespaces that are held.

@@ -1,13 +1,10 @@
 //! Work that is not of one pod, while a worker does it.
 
 use super::event::ReplyTo;
-use crate::sys::netns::{Netns, NetnsId};
-use std::sync::Arc;
+use crate::sys::netns::NetnsId;
 
 /// Work that is not of one pod.
 pub(super) enum Task {
-    /// The namespace of an unknown sandbox is being cleaned; who asked for it is answered then.
-    Clean(Arc<Netns>, Option<ReplyTo>),
     /// These pods are being looked for: uid, and the pod's generation when the search began.
     Walk(Vec<(String, u64)>),
     /// The paths of sandboxes that are no longer valid are being looked at.

@@ -3,6 +3,7 @@
 
 mod alone;
 mod churn;
+mod end;
 mod eni;
 mod fallback;
 mod host;

@@ -152,6 +152,18 @@ impl World {
     #[track_caller]
     fn assert_nothing_left(&self, name: &str, netns: &PodNetns) {
         assert!(!has_rules(netns), "rules in {name}:\n{}", rules(netns));
+        self.assert_over(name);
+    }
+
+    /// It has ended: its rules are left to go with its namespace.
+    #[track_caller]
+    fn assert_ended(&self, name: &str, netns: &PodNetns) {
+        self.assert_over(name);
+        assert!(is_right(netns), "rules of {name}:\n{}", rules(netns));
+    }
+
+    #[track_caller]
+    fn assert_over(&self, name: &str) {
         eventually("not published", || !self.published().iter().any(|(uid, _)| uid == name));
         let serves = |ztunnel: &Standin| ztunnel.stats().pods.get(name).is_some_and(|pod| pod.netns != 0);
         eventually("ztunnel serves it no more", || !self.ztunnel.as_ref().is_some_and(serves));

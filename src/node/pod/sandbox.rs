@@ -16,7 +16,7 @@ pub(in crate::node) struct Sandbox {
     phase: Phase,
     /// Where it is; `None` when nothing could be made of it.
     location: Option<Location>,
-    /// Namespaces of older sandboxes that may still hold rules of ours, the newest last.
+    /// Namespaces of ADDs that failed and may still hold rules of ours, the newest last.
     leftovers: Vec<Arc<Netns>>,
     /// Changes whenever an answer about the namespace that is still on its way no longer counts.
     generation: u64,
@@ -31,7 +31,7 @@ enum Phase {
     Recalled,
     /// Its namespace is held open, from the first step of an enrolment to the last of its removal.
     Held(Held),
-    /// The runtime took it down, or throws it away because its ADD failed.
+    /// It was given up: the runtime took it down, its ADD failed, or another pod has its namespace.
     TornDown {
         /// It had been enrolled, and its end has not been told yet.
         established: bool,
@@ -108,13 +108,6 @@ impl Held {
         self.preceding.by()
     }
 
-    /// Rules are about to be put in.
-    pub fn applying(&mut self) {
-        if self.rules == Rules::None {
-            self.rules = Rules::Uncertain;
-        }
-    }
-
     /// Rules of these settings are complete.
     pub fn applied(&mut self, settings: Settings) {
         self.rules = Rules::Known(settings);
@@ -124,6 +117,13 @@ impl Held {
     /// What the rules are is not certain any more, so that they are put in place again.
     pub fn doubt(&mut self) {
         if self.rules != Rules::None {
+            self.rules = Rules::Uncertain;
+        }
+    }
+
+    /// There may be rules in it that others have left.
+    pub fn suspect(&mut self) {
+        if self.rules == Rules::None {
             self.rules = Rules::Uncertain;
         }
     }
@@ -205,17 +205,17 @@ impl Sandbox {
         self.generation
     }
 
-    /// Whether this namespace is held, or may still have something of ours.
+    /// Whether this namespace is held, or is to be cleaned.
     pub fn holds(&self, id: NetnsId) -> bool {
         self.netns().into_iter().chain(&self.leftovers).any(|netns| netns.id() == id)
     }
 
-    /// The namespace of an older sandbox that is to be cleaned next.
+    /// The namespace of an ADD that failed, to be cleaned next.
     pub fn leftover(&self) -> Option<&Arc<Netns>> {
         self.leftovers.last()
     }
 
-    /// A namespace is held, or an older one is not clean.
+    /// A namespace is held, or one is to be cleaned.
     pub fn is_in_use(&self) -> bool {
         self.held().is_some() || !self.leftovers.is_empty()
     }
@@ -273,22 +273,45 @@ impl Sandbox {
         }
     }
 
-    /// The sandbox is given up: it is to be undone, and a new one will come with a new ADD. `opened` is its namespace
-    /// by whoever asks for that, in case none is held.
-    pub fn tear_down(&mut self, opened: Option<Arc<Netns>>) {
+    /// The sandbox has ended, and a new one will come with a new ADD. What is in its namespace goes with that: a process
+    /// that is left there must not talk past the mesh.
+    pub fn tear_down(&mut self) {
         let established = match &self.phase {
             Phase::Held(held) => held.established,
             Phase::TornDown { established } => *established,
-            Phase::Recalled => {
-                self.leftovers.extend(opened);
-                false
-            }
-            Phase::None => false,
+            Phase::Recalled | Phase::None => false,
         };
-        self.let_go();
         self.phase = Phase::TornDown { established };
         self.location = None;
         self.generation += 1;
+    }
+
+    /// The ADD that made the sandbox has failed: what it put into the namespace is to be taken out.
+    pub fn undo(&mut self) {
+        if let Phase::Held(held) = &self.phase
+            && held.rules != Rules::None
+        {
+            self.leftovers.push(Arc::clone(&held.netns));
+        }
+        self.tear_down();
+    }
+
+    /// Nothing is taken out of any namespace any more: the pod has ended, and its rules go with the namespace.
+    pub fn abandon(&mut self) {
+        self.leftovers.clear();
+        match &mut self.phase {
+            Phase::Held(held) => held.rules = Rules::None,
+            Phase::Recalled => self.give_up(),
+            Phase::None | Phase::TornDown { .. } => {}
+        }
+    }
+
+    /// Another pod has this namespace now: nothing is taken out of it any more.
+    pub fn cede(&mut self, id: NetnsId) {
+        self.leftovers.retain(|leftover| leftover.id() != id);
+        if self.netns().is_some_and(|held| held.id() == id) {
+            self.tear_down();
+        }
     }
 
     /// The namespace that an earlier run had put rules into is gone.
@@ -339,18 +362,8 @@ impl Sandbox {
 
     /// Holds another namespace. One that was given up before, and is not clean, may still have rules.
     fn hold(&mut self, netns: Arc<Netns>, rules: Rules, established: bool) {
-        self.let_go();
         let left = self.leftovers.extract_if(.., |leftover| leftover.id() == netns.id()).count() > 0;
         let rules = if left && rules == Rules::None { Rules::Uncertain } else { rules };
         self.phase = Phase::Held(Held::new(netns, rules, established));
-    }
-
-    /// What is, or may be, in the namespace that is held becomes a leftover.
-    fn let_go(&mut self) {
-        if let Phase::Held(held) = std::mem::take(&mut self.phase)
-            && held.rules != Rules::None
-        {
-            self.leftovers.push(held.netns);
-        }
     }
 }

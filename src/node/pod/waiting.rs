@@ -101,11 +101,19 @@ impl Waiting {
         first
     }
 
-    /// The enrolment has failed: the ADDs are told so once everything is undone.
-    pub fn fail(&mut self, failure: &Failure) {
+    /// The enrolment has failed. Returns whether the sandbox is new with one of the ADDs: then they are told so once
+    /// everything is undone, else at once.
+    pub fn fail(&mut self, failure: &Failure, out: &mut Vec<Action>) -> bool {
+        let fresh = self.adds.iter().any(|add| add.fresh);
         for Add { reply, until, .. } in self.adds.drain(..) {
-            self.endings.push(Ending { reply, answer: Answer::Failed(failure.clone()), until });
+            let answer = Answer::Failed(failure.clone());
+            if fresh {
+                self.endings.push(Ending { reply, answer, until });
+            } else {
+                out.push(Action::Reply(reply, answer));
+            }
         }
+        fresh
     }
 
     /// The ADDs are of no use any more; whoever takes them answers them.

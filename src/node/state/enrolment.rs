@@ -35,8 +35,9 @@ impl Node {
             (Rules::Known(settings), _) if *settings == goal.settings => {}
             (Rules::Unrecognised, Some(object)) => {
                 let candidates = self.config.settings.variants().map(|node| (node, settings_of(object, &node)));
-                let task = self.start(Work::Recognise(netns, candidates.to_vec()));
-                return pod.begin(task, Job::Recognising);
+                let (id, work) = (netns.id(), Work::Recognise(netns, candidates.to_vec()));
+                let task = self.start(work);
+                return pod.begin(task, Job::Recognising(id));
             }
             _ => {
                 if pod.may_try(self.now) {
@@ -71,7 +72,7 @@ impl Node {
     fn apply(&mut self, pod: &mut Pod, netns: Arc<Netns>, goal: &Goal) {
         let (record, id) = (pod.unwritten(), netns.id());
         if let Some(held) = pod.held_mut() {
-            held.applying();
+            held.suspect();
         }
         let task = self.start(Work::Apply(netns, goal.settings.clone(), record));
         pod.begin(task, Job::Applying(id, goal.settings.clone()));
@@ -155,10 +156,12 @@ impl Node {
         }
     }
 
-    /// The ADDs that wait have failed: everything is undone, and the runtime comes back with a new sandbox.
+    /// The ADDs that wait have failed. If the sandbox is new with one of them, everything is undone, and the runtime
+    /// comes back with another; one that runs keeps what it has.
     fn fail_sandbox(&mut self, pod: &mut Pod, code: u32, message: String) {
-        pod.waiting().fail(&Failure { code, message, details: String::new() });
-        pod.tear_down(None, self.now);
+        if pod.waiting().fail(&Failure { code, message, details: String::new() }, &mut self.out) {
+            pod.undo(self.now);
+        }
     }
 
     /// What else is to be done for a pod whose rules are believed to be right: checks, and the rest of older sandboxes.
@@ -177,8 +180,9 @@ impl Node {
             due = at <= self.now;
         }
         if due || pod.waits().has_checks() {
+            let id = netns.id();
             let task = self.start(Work::Check(netns, goal.settings.clone(), pod.unwritten()));
-            pod.begin(task, Job::Checking);
+            pod.begin(task, Job::Checking(id));
         } else {
             self.sweep(pod);
         }
@@ -207,6 +211,8 @@ impl Node {
                 self.tell_precedence(pod, precedence);
             }
             Err(e) => {
+                // Some of them may be there.
+                held.suspect();
                 held.doubt();
                 pod.failed(self.now, (self.jitter)());
                 let code = code::of_rules(&e);

@@ -106,7 +106,7 @@ impl State {
             if pod.waiting().requester_gone(id) && !past_rules {
                 log::info!(uid = uid.as_str(), pod:% = pod.name();
                     "whoever asked for the enrolment is gone before the rules were in place; dropped");
-                pod.tear_down(None, self.node.now);
+                pod.undo(self.node.now);
             }
         }
         self.advance(&uid);

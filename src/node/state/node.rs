@@ -7,9 +7,8 @@ use crate::node::records::NodeSettings;
 use crate::node::redirection::Redirection;
 use crate::node::tasks::Task;
 use crate::pod::decision::{Action as Decided, Decision, decide};
-use crate::pod::types::{Pod as Object, StringMap};
+use crate::pod::types::{Phase as Lifetime, Pod as Object, StringMap};
 use crate::rules::inpod::Settings;
-use crate::sys::netns::NetnsId;
 use crate::zds::server::WorkloadInfo;
 
 /// What a pod should be, if it should be in the mesh.
@@ -43,6 +42,12 @@ impl Node {
             service_account: object.service_account.clone(),
         };
         Some(Goal { settings, info })
+    }
+
+    /// The pod has ended: the source knows it no more, or it has finished. That is not to leave the mesh: what is left of
+    /// it in its namespace must not talk past the mesh, so that rules stay there as long as the namespace does.
+    pub(super) fn has_ended(&self, pod: &Pod) -> bool {
+        pod.object().is_none_or(|object| object.phase == Lifetime::Finished) && !self.is_unread(pod)
     }
 
     /// Something the agent needs is wrong, or right again. Whoever found the trouble has logged it.
@@ -108,11 +113,6 @@ impl Node {
         let id = self.start(work);
         self.tasks.insert(id, task);
         id
-    }
-
-    /// Whether the namespace of an unknown sandbox is being cleaned.
-    pub(super) fn is_being_cleaned(&self, id: NetnsId) -> bool {
-        self.tasks.values().any(|task| matches!(task, Task::Clean(netns, _) if netns.id() == id))
     }
 
     /// Publishes the pod's redirection unless that is what is published.

@@ -13,12 +13,6 @@ impl State {
             return;
         };
         match (task, outcome) {
-            (Task::Clean(_, reply), outcome) => {
-                if let Outcome::Removed(Err(e)) = outcome {
-                    log::warn!("cleaning the namespace of an unknown sandbox failed: {e}");
-                }
-                self.node.out.extend(reply.map(|reply| Action::Reply(reply, Answer::Done)));
-            }
             (Task::Walk(sought), Outcome::Walked(found)) => {
                 self.walked(&sought, found);
                 if self.node.phase == Phase::Recalling(id) {
@@ -47,11 +41,11 @@ impl State {
                 pod.written(record);
                 self.node.applied(pod, netns, settings, result);
             }
-            (Some(Job::Checking), Outcome::Checked(result, record)) => {
+            (Some(Job::Checking(_)), Outcome::Checked(result, record)) => {
                 pod.written(record);
                 self.node.checked(pod, result);
             }
-            (Some(Job::Recognising), Outcome::Recognised(result)) => self.node.recognised(pod, result),
+            (Some(Job::Recognising(_)), Outcome::Recognised(result)) => self.node.recognised(pod, result),
             (Some(Job::Entering(ips)), Outcome::Entered(result)) => self.node.entered(pod, ips, result),
             (Some(Job::Leaving), Outcome::Left(result)) => self.node.left(pod, result),
             (Some(Job::Recording), Outcome::Noted(result)) => self.node.noted(pod, result),

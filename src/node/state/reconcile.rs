@@ -2,6 +2,7 @@
 
 use super::State;
 use crate::node::event::Action;
+use crate::node::pod::Pod;
 use crate::node::publish::event_recorder::PodEvent;
 use crate::sys::netns::NetnsId;
 
@@ -22,6 +23,9 @@ impl State {
         pod.woken();
         self.node.expire(pod);
         let unread = self.node.is_unread(pod) && !pod.sandbox().is_torn_down();
+        if self.node.has_ended(pod) {
+            pod.abandon();
+        }
         if pod.job().is_none() && !unread {
             match self.node.goal(pod) {
                 Some(_) if pod.held().is_some() && taken => self.node.wait_for_hand_over(pod),
@@ -56,29 +60,29 @@ impl State {
 
     /// Makes another pod let go of the namespace that a pod is to be enrolled in.
     fn evict(&mut self, uid: &str) {
-        let Some((id, Some(holder))) = self.contested(uid) else { return };
+        let Some((id, holder)) = self.contested(uid) else { return };
         let name = self.pods.get(uid).map(|pod| pod.name().to_string()).unwrap_or_default();
         if let Some(holder) = self.pods.get_mut(&holder)
-            && holder.sandbox().netns().is_some_and(|held| held.id() == id)
+            && holder.sandbox().holds(id)
         {
             holder.warn(format!("the namespace of this pod now belongs to {name}"));
-            holder.tear_down(None, self.node.now);
+            holder.cede(id, self.node.now);
+        }
+        // What the other one has left there is this one's now.
+        if let Some(held) = self.pods.get_mut(uid).and_then(|pod| pod.held_mut()) {
+            held.suspect();
         }
         // It does not evict in turn: two pods that have something in each other's namespace would never end.
         self.take_step(&holder);
     }
 
-    /// The namespace that a pod is to be enrolled in, if somebody else still has it: a pod, or a cleaning that is under
-    /// way.
-    fn contested(&self, uid: &str) -> Option<(NetnsId, Option<String>)> {
+    /// The namespace that a pod is to be enrolled in, and the other pod that still has it.
+    fn contested(&self, uid: &str) -> Option<(NetnsId, String)> {
         let pod = self.pods.get(uid).filter(|pod| pod.job().is_none())?;
         let id = pod.sandbox().netns()?.id();
         self.node.goal(pod)?;
-        if self.node.is_being_cleaned(id) {
-            return Some((id, None));
-        }
-        let holder = self.pods.find(|other| other.uid() != uid && other.sandbox().holds(id))?;
-        Some((id, Some(holder)))
+        let has = |other: &Pod| other.sandbox().holds(id) || other.works_in(id);
+        Some((id, self.pods.find(|other| other.uid() != uid && has(other))?))
     }
 
     /// Compares all pods.

@@ -61,34 +61,32 @@ impl State {
         }
     }
 
-    /// A sandbox is torn down.
+    /// A sandbox is torn down. Nothing is done in its namespace: what is there goes with it, and the path of a late DEL
+    /// may lead to the namespace of another pod by now.
     pub(super) fn del(&mut self, event: &AttachmentEvent, netns: Opened, reply: ReplyTo) {
-        let opened = netns.ok().filter(|netns| netns.id() != self.node.config.host);
-        if let Some(uid) = self.attached(event, opened.as_ref().map(|netns| netns.id())) {
-            let Some(pod) = self.pods.get_mut(&uid) else { return };
-            log::info!(uid = uid.as_str(), pod:% = pod.name(); "the sandbox is torn down");
-            pod.tear_down(opened, self.node.now);
-            pod.waiting().end(reply, Answer::Done, self.node.now + DEL);
-            for reply in pod.waiting().take_adds() {
-                self.node.refuse(reply, code::TRY_AGAIN_LATER, "the sandbox was torn down meanwhile".to_owned());
-            }
-            self.advance(&uid);
+        let Some(uid) = self.attached(event, netns.ok().map(|netns| netns.id())) else {
+            self.node.out.push(Action::Reply(reply, Answer::Done));
             return;
+        };
+        let Some(pod) = self.pods.get_mut(&uid) else { return };
+        log::info!(uid = uid.as_str(), pod:% = pod.name(); "the sandbox is torn down");
+        pod.tear_down(self.node.now);
+        pod.waiting().end(reply, Answer::Done, self.node.now + DEL);
+        for reply in pod.waiting().take_adds() {
+            self.node.refuse(reply, code::TRY_AGAIN_LATER, "the sandbox was torn down meanwhile".to_owned());
         }
-        match opened {
-            // A kill may have come between the rules and everything that could tell of them.
-            Some(netns) if self.pods.holder(netns.id()).is_none() && !self.node.is_being_cleaned(netns.id()) => {
-                self.node.start_task(Work::Remove(Arc::clone(&netns)), Task::Clean(netns, Some(reply)));
-            }
-            _ => self.node.out.push(Action::Reply(reply, Answer::Done)),
-        }
+        self.advance(&uid);
     }
 
     /// The pod whose sandbox this is: by sandbox id, by namespace where one of the two has no id. A late DEL of an old
-    /// sandbox belongs to nobody.
+    /// sandbox belongs to nobody, and so does one of another pod whose namespace this was.
     fn attached(&self, event: &AttachmentEvent, netns: Option<NetnsId>) -> Option<String> {
         let id = event.container_id.as_str();
+        let name = named(&event.pod_namespace, &event.pod_name);
         self.pods.find(|pod| {
+            if !event.pod_name.is_empty() && *pod.name() != name {
+                return false;
+            }
             let known = pod.sandbox().location().map_or("", |location| location.container_id.as_str());
             if !id.is_empty() && !known.is_empty() {
                 return id == known;
@@ -145,7 +143,7 @@ impl State {
             if pod.sandbox().netns().is_some_and(|netns| netns.id() == *id) {
                 log::info!(uid = uid.as_str(), pod:% = pod.name();
                     "not a valid attachment any more, and {path} is gone");
-                pod.tear_down(None, self.node.now);
+                pod.tear_down(self.node.now);
                 self.advance(uid);
             }
         }

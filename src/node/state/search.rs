@@ -23,7 +23,8 @@ impl State {
     pub(super) fn seek_recalled(&mut self) {
         for pod in self.pods.iter_mut() {
             let enabled = pod.published() == Some(Redirection::Enabled);
-            let wanted = pod.sandbox().is_recalled() || (enabled && self.node.goal(pod).is_some());
+            let recalled = pod.sandbox().is_recalled() && !self.node.has_ended(pod);
+            let wanted = recalled || (enabled && self.node.goal(pod).is_some());
             if wanted && !pod.ips().is_empty() {
                 pod.search().want();
             }

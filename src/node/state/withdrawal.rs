@@ -1,5 +1,6 @@
 //! Taking a pod out: its addresses leave the probe sets, then rules, since a pod with rules and without a proxy is cut
-//! off; then ztunnel, then the annotation, and last the namespace is let go.
+//! off; then ztunnel, then the annotation, and last the namespace is let go. Rules are only taken out of a pod that
+//! leaves the mesh, or whose ADD has failed. Those of a pod that has ended go with its namespace.
 
 use super::Node;
 use crate::error::Result;
@@ -31,7 +32,8 @@ impl Node {
             self.publish(pod, None);
         }
         if pod.undone() {
-            log::info!(uid = pod.uid(), pod:% = pod.name(); "taken out of the mesh");
+            let why = if self.has_ended(pod) { ": it has ended, and its rules go with its namespace" } else { "" };
+            log::info!(uid = pod.uid(), pod:% = pod.name(); "taken out of the mesh{why}");
         }
         if self.note(pod) {
             return false;

@@ -13,7 +13,7 @@ fn a_pod_of_a_namespace_in_the_mesh() {
     let uid = world.uid("mesh", "web");
     world.server.delete(Kind::Pods, "mesh", "web");
     eventually("forgotten", || world.state("web") == "unknown");
-    assert!(!has_rules(&netns));
+    assert!(is_right(&netns), "what is left of it must not talk past the mesh: {}", rules(&netns));
     assert_eq!(world.ztunnel().stats().pods[&uid].netns, 0);
     assert_eq!(world.server.patches().len(), 1, "nobody annotates what is gone: {:?}", world.server.patches());
 }

@@ -51,7 +51,7 @@ fn a_hundred_pods_by_sixteen_plugins() {
         parallel(PODS, |n| world.del(&name(n), &format!("c{n}"), &netns[n]));
         eventually("none is left", || world.published().is_empty());
         for (n, netns) in netns.iter().enumerate() {
-            world.assert_nothing_left(&name(n), netns);
+            world.assert_ended(&name(n), netns);
         }
     };
     let files = socket::open_files(&world);

@@ -64,7 +64,7 @@ fn a_pod_from_add_to_del_on_a_node_without_programs() {
     }
     run_in(world.node.host.netns(), "nft", &["flush", "ruleset"]);
     eventually("the host's side is put right", || host().contains("comment \"web\"") && host().contains("snat ip to"));
-    world.del("web", "c1", &netns);
+    world.node.write_pod("web.json", &pod_json("web", IP, json!({"labels": {}})));
     eventually("nothing is left", || world.published().is_empty());
     assert!(is_clean(&netns), "{}", nft_list(netns.netns()));
     eventually("nor on the host", || !host().contains("web"));

@@ -39,8 +39,9 @@ fn labels_of_a_running_pod() {
         world.rewrite(json!({}));
         world.assert_enrolled("web", &netns);
     }
+    // A file that is removed is the end of its pod, not a way out of the mesh.
     std::fs::remove_file(world.node.pods().join("web.json")).unwrap();
-    world.assert_taken_out(&netns);
+    world.assert_ended("web", &netns);
     assert_eq!(world.state("web"), "unknown");
 }
 
@@ -68,7 +69,7 @@ fn a_pod_that_finished() {
     let mut pod: Value = serde_json::from_str(&pod_json("web", IP, json!({}))).unwrap();
     pod["status"] = json!({"phase": "Succeeded"});
     world.node.write_pod("web.json", &pod.to_string());
-    world.assert_taken_out(&netns);
+    world.assert_ended("web", &netns);
 }
 
 #[test]
@@ -197,7 +198,7 @@ fn a_ztunnel_that_comes_back_gets_every_pod() {
     assert!(!old.stats().pods.contains_key("second"), "adds go to the newest only");
     world.del("web", "c1", &netns);
     eventually("deletes go to all", || old.stats().pods["web"].netns == 0);
-    world.assert_nothing_left("web", &netns);
+    world.assert_ended("web", &netns);
 }
 
 #[test]

@@ -114,17 +114,32 @@ fn the_newest_sandbox_wins_and_a_late_del_is_nobodys() {
     let mut script = Script::enrolled();
     assert_eq!(script.add("a", "n2"), ["apply n2, remembered"]);
     assert_eq!(script.applied(), ["send 1: add a n2"]);
-    assert_eq!(script.acked(1), ["reply 2: ambient", "remove n1"]);
+    assert_eq!(script.acked(1), ["reply 2: ambient"], "what is in the old one goes with it");
     assert_eq!(script.del("a", "n1"), ["reply 3: done"]);
-    assert_eq!(script.removed(), NOTHING);
     assert_eq!(script.state_of("a"), "enrolled");
     // Nor is one that names the namespace of today, but a sandbox of yesterday.
     let (mut event, netns, reply) = script.attachment("a", "n2");
     event.container_id = "box-n1".to_owned();
     assert_eq!(script.step(Event::Request(Request::Del(event, Ok(netns)), reply)), ["reply 4: done"]);
-    assert_eq!(script.del("a", "n2"), ["remove n2"]);
-    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a", "reply 5: done"]);
+    // Nor is one of another pod, whose path leads here by now.
+    let (mut event, netns, reply) = script.attachment("b", "n2");
+    event.container_id = String::new();
+    assert_eq!(script.step(Event::Request(Request::Del(event, Ok(netns)), reply)), ["reply 5: done"]);
+    assert_eq!(script.del("a", "n2"), ["send 1: del a", "publish a None", "forget a", "reply 6: done"]);
     assert_eq!(script.state_of("a"), "waiting");
+}
+
+#[test]
+fn an_add_that_fails_for_a_pod_that_runs_takes_nothing_from_it() {
+    let mut script = Script::enrolled();
+    assert_eq!(script.add("a", "n1"), ["apply n1"]);
+    assert_eq!(
+        script.done(Outcome::Applied(Err(Error::new("no iptables")), None)),
+        ["reply 2: 101 the traffic rules could not be put in place: no iptables"]
+    );
+    assert_eq!(script.pass(Duration::from_millis(6)), ["apply n1"], "tried again");
+    assert_eq!(script.applied(), NOTHING);
+    assert_eq!(script.state_of("a"), "enrolled");
 }
 
 #[test]
@@ -134,12 +149,11 @@ fn a_newer_add_ends_the_one_that_waits() {
     assert_eq!(script.add("a", "n2"), ["reply 1: 11 a newer sandbox of the pod has come meanwhile"]);
     assert_eq!(script.applied(), ["apply n2, remembered"]);
     assert_eq!(script.applied(), ["send 1: add a n2"]);
-    assert_eq!(script.acked(1), ["reply 2: ambient", "publish a Some(Enabled)", "remove n1"]);
-    // And back again, while the old one is being cleaned.
-    assert_eq!(script.add("a", "n1"), NOTHING);
-    assert_eq!(script.removed(), ["apply n1, remembered"]);
+    assert_eq!(script.acked(1), ["reply 2: ambient", "publish a Some(Enabled)"]);
+    // And back again.
+    assert_eq!(script.add("a", "n1"), ["apply n1, remembered"]);
     assert_eq!(script.applied(), ["send 1: add a n1"]);
-    assert_eq!(script.acked(1), ["reply 3: ambient", "remove n2"]);
+    assert_eq!(script.acked(1), ["reply 3: ambient"]);
 }
 
 #[test]

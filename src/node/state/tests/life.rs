@@ -10,8 +10,7 @@ fn starting_answers_not_ready_and_keeps_teardowns() {
     assert_eq!(script.del("a", "n1"), NOTHING);
     assert_eq!(script.ztunnel(Zds::Connected(ConnectionId(1))), NOTHING);
     assert_eq!(script.source(Notice::Pod(Box::new(pod("a", true)))), NOTHING);
-    assert_eq!(script.source(Notice::Synced), ["snapshot 1: ", "remove n1"]);
-    assert_eq!(script.removed(), ["reply 2: done"]);
+    assert_eq!(script.source(Notice::Synced), ["snapshot 1: ", "reply 2: done"]);
 }
 
 #[test]
@@ -28,11 +27,11 @@ fn a_restart_finds_everything_in_one_walk() {
     for object in [pod("a", true), pod("lost", true), pod("left", false), pod("new", true)] {
         script.source(Notice::Pod(Box::new(object)));
     }
-    assert_eq!(script.source(Notice::Synced), ["walk a left lost vanished", "publish gone None"]);
+    assert_eq!(script.source(Notice::Synced), ["walk a left lost", "publish gone None", "forget vanished"]);
     assert_eq!(script.add("new", "n9"), ["reply 1: not ready"]);
     assert_eq!(
         script.walked(&[("a", "n1"), ("left", "n2")]),
-        ["apply n1 without dns", "remove n2", "forget vanished", "snapshot 1: add a n1, keep lost"],
+        ["apply n1 without dns", "remove n2", "snapshot 1: add a n1, keep lost"],
         "the settings are those of the earlier run"
     );
     assert_eq!(script.state_of("lost"), "lost");
@@ -78,13 +77,13 @@ fn a_pod_that_cannot_be_read_stays_what_it_was() {
             Script::after(config(), vec![Record { container_id: String::new(), ..record("a") }], Published::new());
         script.ztunnel(Zds::Connected(ConnectionId(1)));
         script.source(unread(subject.clone()));
-        // It is looked for, and whatever comes of that, nothing is taken out.
+        // It is looked for, and whatever comes of that, nothing is changed.
         assert_eq!(script.source(Notice::Synced), ["walk a"]);
         assert_eq!(script.walked(&[("a", "n1")]), ["snapshot 1: keep a"], "{subject:?}");
         assert_eq!(script.pass(Duration::from_secs(60)), NOTHING, "{subject:?}");
         assert_eq!(script.state.not_ready(), NOTHING);
         // Its sandbox is torn down all the same.
-        assert_eq!(script.del("a", "n1"), ["remove n1"], "{subject:?}");
+        assert_eq!(script.del("a", "n1"), ["send 1: del a", "forget a", "reply 1: done"], "{subject:?}");
     }
     // Nobody is admitted by what was known before.
     let mut script = Script::enrolled();
@@ -153,7 +152,10 @@ fn gc_ends_what_is_neither_valid_nor_there() {
         path: "/var/run/netns/n1".to_owned(),
         id: script.netns("n1").id(),
     };
-    assert_eq!(script.done(Outcome::Probed(vec![path])), ["remove n1", "reply 4: done"]);
+    assert_eq!(
+        script.done(Outcome::Probed(vec![path])),
+        ["send 1: del a", "publish a None", "forget a", "reply 4: done"]
+    );
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! Random scripts: whatever happens in whatever order, what must never be is not, and in the end everything is settled.
+//!
+//! This file is long because the world around the state, what may happen in it, and what must hold are one thing.
 
 use super::*;
 use crate::node::event::NetnsPath;
@@ -55,6 +57,8 @@ struct World {
     rules: BTreeSet<NetnsId>,
     /// Namespaces whose processes are gone: nobody can tell what is in them.
     dead: BTreeSet<NetnsId>,
+    /// Namespaces of pods whose end was told while they had processes: what is in them stays.
+    ended: BTreeSet<NetnsId>,
     /// What each connected ztunnel has acknowledged and not given back, by uid.
     acknowledged: BTreeMap<(ConnectionId, String), NetnsId>,
     published: BTreeMap<String, Redirection>,
@@ -102,6 +106,7 @@ impl World {
             gone: BTreeSet::new(),
             rules,
             dead: BTreeSet::new(),
+            ended: BTreeSet::new(),
             acknowledged: BTreeMap::new(),
             published: BTreeMap::new(),
             homes,
@@ -118,7 +123,12 @@ impl World {
         }
         for action in actions {
             match action {
-                Action::Work(id, work) => self.work.push((id, work)),
+                Action::Work(id, work) => {
+                    if let Work::Remove(netns) = &work {
+                        self.check_removal(id, netns.id());
+                    }
+                    self.work.push((id, work));
+                }
                 Action::Send(connection, request) => self.sent.push((connection, request)),
                 Action::Snapshot(connection, items) => {
                     self.sent.extend(items.into_iter().map(|item| (connection, item)));
@@ -153,6 +163,23 @@ impl World {
         assert!(self.rules.contains(&here) || self.dead.contains(&here), "{uid} is published without rules");
         let has = |id: &ConnectionId| self.acknowledged.get(&(*id, uid.to_owned())) == Some(&here);
         assert!(self.connected.iter().any(has), "{uid} is published without an acknowledgement");
+    }
+
+    /// Rules are only taken out for a pod that lives, and out of no namespace that another living pod has.
+    fn check_removal(&self, task: TaskId, here: NetnsId) {
+        let uid = self.state.pods.find(|pod| pod.job().is_some_and(|(job, _)| *job == task)).expect("a pod's work");
+        let pod = self.state.pods.get(&uid).expect("it is known");
+        let lives = pod.object().is_some_and(|object| object.phase != crate::pod::types::Phase::Finished);
+        assert!(lives, "rules are taken out of {uid}, which has ended");
+        let other = self.homes.iter().find(|(name, (space, _))| **name != uid && self.spaces[*space].id() == here);
+        assert!(other.is_none(), "rules of {uid} are taken out of the namespace of {other:?}");
+    }
+
+    /// What is in the namespace of a pod that is said to have ended stays there.
+    fn note_end(&mut self, name: &str) {
+        if let Some((space, _)) = self.homes.get(name) {
+            self.ended.insert(self.spaces[*space].id());
+        }
     }
 
     /// No work goes on in a namespace for two pods at once.
@@ -190,7 +217,7 @@ impl World {
         let usable = |space: &usize| {
             // The kernel gives a number out again only when nobody has the namespace any more.
             let id = self.spaces[*space].id();
-            !(self.dead.contains(&id) && (self.state.pods.holder(id).is_some() || self.state.node.is_being_cleaned(id)))
+            !(self.dead.contains(&id) && self.state.pods.holder(id).is_some())
         };
         let free: Vec<usize> = (0..SPACES).filter(|space| !taken.contains(space)).filter(usable).collect();
         if free.is_empty() {
@@ -209,7 +236,7 @@ impl World {
             self.dead.insert(self.spaces[*left].id());
         }
         let id = self.spaces[space].id();
-        if again.is_none() && self.state.pods.holder(id).is_none() && !self.state.node.is_being_cleaned(id) {
+        if again.is_none() && self.state.pods.holder(id).is_none() {
             // Nobody has it: it is a new one.
             self.rules.remove(&id);
         }
@@ -235,13 +262,28 @@ impl World {
         let home = self.homes.get(name).copied();
         let late = self.chance.one_in(4);
         let Some((space, sandbox)) = home else { return };
-        let event = self.attachment(name, if late { self.sandboxes + 1000 } else { sandbox });
+        let mut event = self.attachment(name, if late { self.sandboxes + 1000 } else { sandbox });
         let netns = Arc::clone(&self.spaces[space]);
         if !late {
+            // Its namespace ends with it.
             self.homes.remove(name);
+            self.dead.insert(netns.id());
         }
         let reply = self.reply();
-        let opened = if late { Err(Error::of(Kind::NotFound, "gone")) } else { Ok(netns) };
+        let opened = match late {
+            false => Ok(netns),
+            // Its path leads nowhere, or to the namespace of another pod.
+            true => {
+                let others: Vec<usize> =
+                    self.homes.iter().filter(|(n, _)| **n != name).map(|(_, home)| home.0).collect();
+                if others.is_empty() || self.chance.one_in(2) {
+                    Err(Error::of(Kind::NotFound, "gone"))
+                } else {
+                    event.container_id = String::new();
+                    Ok(Arc::clone(&self.spaces[self.chance.pick(&others)]))
+                }
+            }
+        };
         self.step(Event::Request(Request::Del(event, opened), reply));
     }
 
@@ -266,6 +308,10 @@ impl World {
             Work::Apply(netns, _, record) => {
                 // A failed try may have put some of the rules in.
                 self.rules.insert(netns.id());
+                let of = self.state.pods.iter().find(|pod| pod.job().is_some_and(|(job, _)| *job == id));
+                if of.is_some_and(|pod| !self.state.node.has_ended(pod)) {
+                    self.ended.remove(&netns.id());
+                }
                 let result = if fails(self, netns.id()) { Err(failed()) } else { Ok(Vec::new()) };
                 Outcome::Applied(result, record)
             }
@@ -369,7 +415,16 @@ impl World {
                 let mesh = !self.chance.one_in(4);
                 self.upsert(name, mesh);
             }
-            3 => self.step(Event::Source(Notice::PodGone(name.to_owned()))),
+            3 if self.chance.one_in(3) => {
+                self.note_end(name);
+                let mut pod = pod(name, true);
+                pod.phase = crate::pod::types::Phase::Finished;
+                self.step(Event::Source(Notice::Pod(Box::new(pod))));
+            }
+            3 => {
+                self.note_end(name);
+                self.step(Event::Source(Notice::PodGone(name.to_owned())));
+            }
             4..=6 => self.add(name),
             7 => self.del(name),
             8 => self.check(name),
@@ -441,8 +496,12 @@ impl World {
                 }
             }
         }
-        let stray: Vec<_> = self.rules.difference(&right).filter(|id| !self.dead.contains(id)).collect();
-        assert!(stray.is_empty(), "rules are in namespaces that are nobody's in the mesh: {stray:?}");
+        for (name, (space, _)) in &self.homes {
+            let lives = self.state.pods.get(name).is_some_and(|pod| !self.state.node.has_ended(pod));
+            let id = self.spaces[*space].id();
+            let stray = lives && self.rules.contains(&id) && !right.contains(&id) && !self.ended.contains(&id);
+            assert!(!stray, "{name} runs, is not in the mesh, and has rules");
+        }
     }
 }
 

@@ -11,10 +11,7 @@ fn enrol_and_withdraw(script: &mut Script, back: Duration) {
     earlier(script);
     assert_eq!(script.acked(1), ["reply 1: ambient", "publish a Some(Enabled)"]);
     earlier(script);
-    assert_eq!(script.del("a", "n1"), ["remove n1"]);
-    earlier(script);
-    let undone = script.removed();
-    assert!(undone.iter().any(|line| line == "send 1: del a"), "{undone:?}");
+    assert_eq!(script.del("a", "n1"), ["send 1: del a", "publish a None", "forget a", "reply 2: done"]);
 }
 
 #[test]

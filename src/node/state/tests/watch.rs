@@ -52,14 +52,37 @@ fn leaving_and_joining_the_mesh_while_running() {
 }
 
 #[test]
-fn a_pod_that_is_gone_is_removed() {
+fn the_rules_of_a_pod_that_has_ended_go_with_its_namespace() {
     let mut script = Script::enrolled();
-    assert_eq!(script.source(Notice::PodGone("a".to_owned())), ["remove n1"]);
-    assert_eq!(script.done(Outcome::Removed(Err(Error::new("busy")))), NOTHING);
-    assert_eq!(script.pass(Duration::from_millis(6)), ["remove n1"], "retried");
-    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a"]);
+    assert_eq!(script.source(Notice::PodGone("a".to_owned())), ["send 1: del a", "publish a None", "forget a"]);
     assert_eq!(script.state_of("a"), "unknown");
-    assert_eq!(script.del("a", "n1"), ["remove n1"], "a DEL of an unknown sandbox cleans its namespace");
+    assert_eq!(script.del("a", "n1"), ["reply 2: done"]);
+
+    let mut script = Script::enrolled();
+    let finished = Object { phase: crate::pod::types::Phase::Finished, ..pod("a", true) };
+    let finished = Notice::Pod(Box::new(finished));
+    assert_eq!(script.source(finished), ["send 1: del a", "publish a None", "remember a"]);
+    assert_eq!(script.state_of("a"), "none");
+
+    // It leaves the mesh, and ends while its rules are being taken out.
+    let mut script = Script::enrolled();
+    assert_eq!(script.source(Notice::Pod(Box::new(pod("a", false)))), ["remove n1"]);
+    assert_eq!(script.source(Notice::PodGone("a".to_owned())), NOTHING);
+    assert_eq!(
+        script.done(Outcome::Removed(Err(Error::new("busy")))),
+        ["send 1: del a", "publish a None"],
+        "not tried again"
+    );
+    assert_eq!(script.pass(Duration::from_millis(6)), ["forget a"]);
+}
+
+#[test]
+fn rules_that_cannot_be_taken_out_are_tried_again() {
+    let mut script = Script::enrolled();
+    assert_eq!(script.source(Notice::Pod(Box::new(pod("a", false)))), ["remove n1"]);
+    assert_eq!(script.done(Outcome::Removed(Err(Error::new("busy")))), NOTHING);
+    assert_eq!(script.pass(Duration::from_millis(6)), ["remove n1"]);
+    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "remember a"]);
 }
 
 #[test]
@@ -84,8 +107,14 @@ fn settings_and_identity_follow_the_pod() {
 fn two_pods_never_have_one_namespace() {
     let mut script = Script::enrolled();
     script.source(Notice::Pod(Box::new(pod("b", true))));
-    assert_eq!(script.add("b", "n1"), ["remove n1"]);
-    assert_eq!(script.removed(), ["send 1: del a", "publish a None", "forget a"]);
-    assert_eq!(script.pass(Duration::from_millis(20)), ["apply n1, remembered"]);
+    assert_eq!(script.add("b", "n1"), ["send 1: del a", "publish a None", "forget a", "apply n1, remembered"]);
     assert_eq!(script.applied(), ["send 1: add b n1"]);
+    // Not while somebody is at work there.
+    script.acked(1);
+    script.acked(1);
+    script.source(Notice::Pod(Box::new(pod("c", true))));
+    assert_eq!(script.source(Notice::Pod(Box::new(pod("b", false)))), ["remove n1"]);
+    assert_eq!(script.add("c", "n1"), NOTHING);
+    assert_eq!(script.removed(), ["send 1: del b", "publish b None", "forget b"]);
+    assert_eq!(script.pass(Duration::from_millis(20)), ["apply n1, remembered"]);
 }
