@@ -342,6 +342,13 @@ impl Pod {
         self.retry.reset();
     }
 
+    /// It is to be in the mesh. One that was outside until now has had its ADD: nothing more comes from the plugin.
+    pub fn is_wanted(&mut self) {
+        if self.outside {
+            self.search.hurry();
+        }
+    }
+
     // What is done.
 
     /// A piece of work begins.

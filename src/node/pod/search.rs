@@ -66,6 +66,12 @@ impl Search {
         self.failures = 0;
     }
 
+    /// No ADD is to come that would tell: nothing is waited for.
+    pub fn hurry(&mut self) {
+        self.failures = 0;
+        self.not_before = None;
+    }
+
     /// The plugin is likely to tell: no search before this time.
     pub fn postpone(&mut self, until: Instant) {
         self.not_before = Some(until);

@@ -27,7 +27,11 @@ impl State {
             pod.abandon();
         }
         if pod.job().is_none() && !unread {
-            match self.node.goal(pod) {
+            let goal = self.node.goal(pod);
+            if goal.is_some() {
+                pod.is_wanted();
+            }
+            match goal {
                 Some(_) if pod.held().is_some() && taken => self.node.wait_for_hand_over(pod),
                 Some(goal) if pod.held().is_some() => self.node.enrol(pod, &goal),
                 goal => {

@@ -1,6 +1,7 @@
 //! The life of pods: added, labelled, finished, deleted, and found again.
 
 use super::*;
+use std::time::Duration;
 
 const IP: &str = "10.45.1.2";
 
@@ -37,6 +38,35 @@ fn labels_of_a_running_pod_and_of_its_namespace() {
     eventually("being enrolled", || world.state("web") != "none");
     label(Kind::Pods, "plain", "web", Value::Null);
     world.assert_out("plain", "web", &netns);
+}
+
+/// The plugin has no part in it, so nobody waits for one. A pod that is new and in the mesh is left to the plugin for 2 s.
+#[test]
+fn a_label_in_a_pods_first_moments_takes_effect_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let mut world = World::without_agent(&[]);
+    world.node.host_root = root.path().to_owned();
+    world.start_agent();
+    world.start_ztunnel();
+    let ambient = json!({ "metadata": { "labels": { "istio.io/dataplane-mode": "ambient" } } });
+    let check = |name: &str, ip: &str, pid: u32, is_added: bool, on_pod: bool| {
+        let born = std::time::Instant::now();
+        let netns = world.make_pod("plain", name, ip);
+        put_process(root.path(), pid, &world.uid("plain", name), &netns);
+        if is_added {
+            world.add("plain", name, &netns, ip);
+        }
+        eventually("seen", || world.state(name) == "none");
+        match on_pod {
+            true => world.server.merge(Kind::Pods, "plain", name, &ambient),
+            false => world.server.merge(Kind::Namespaces, "", "plain", &ambient),
+        }
+        eventually("enrolled", || has_rules(&netns));
+        assert!(born.elapsed() < Duration::from_millis(1900), "{name}: {:?}", born.elapsed());
+    };
+    check("running", IP, 11, false, true);
+    check("added", "10.45.1.3", 12, true, true);
+    check("of-namespace", "10.45.1.4", 13, false, false);
 }
 
 #[test]

@@ -21,6 +21,25 @@ fn a_running_pod_is_found_after_a_grace() {
 }
 
 #[test]
+fn a_pod_that_gets_its_label_while_it_is_young_is_enrolled_at_once() {
+    let check = |label: fn(&mut Script)| {
+        let mut script = Script::new();
+        script.source(Notice::Synced);
+        script.ztunnel(Zds::Connected(ConnectionId(1)));
+        script.source(Notice::Pod(Box::new(pod("b", false))));
+        assert_eq!(script.pass(Duration::from_millis(100)), NOTHING);
+        label(&mut script);
+        assert_eq!(script.walked(&[("b", "n2")]), ["apply n2, remembered"]);
+    };
+    check(|script| assert_eq!(script.source(Notice::Pod(Box::new(pod("b", true)))), ["walk b"]));
+    check(|script| {
+        let labels = [("mesh".to_owned(), "on".to_owned())].into();
+        let namespace = Namespace { name: "default".to_owned(), labels };
+        assert_eq!(script.source(Notice::Namespace(namespace)), ["walk b"]);
+    });
+}
+
+#[test]
 fn a_pod_without_address_waits() {
     let mut script = Script::running();
     let mut object = pod("b", true);
