@@ -13,7 +13,7 @@ use super::xtables::detect::Firewall;
 use super::xtables::ipset;
 use super::xtables::programs::Programs;
 use super::xtables::variant::Variant;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::rules::diff::{Expected, Leftovers};
 use crate::rules::family::Family;
 use crate::rules::nftables;
@@ -152,6 +152,9 @@ impl Engine {
         let _alone = reserve(netns)?;
         self.visit(netns, program, leftovers, |visit, wanted| {
             let mut survey = if doubt { visit.survey_in_doubt(wanted)? } else { visit.survey(wanted)? };
+            if let Some(why) = survey.refusal {
+                return Err(Error::of(Kind::Refused, why));
+            }
             if survey.differences.is_empty() {
                 visit.ask_effects(wanted, &mut survey)?;
             } else {

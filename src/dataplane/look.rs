@@ -10,7 +10,7 @@ use crate::rules::family::Family;
 use crate::rules::nftables::owned;
 use crate::rules::preceding::Preceding;
 use crate::rules::program::Purpose;
-use crate::rules::provenance::objection;
+use crate::rules::provenance::{objection, sidecar};
 use crate::rules::view::View;
 use crate::sys::netns::Netns;
 use std::collections::BTreeMap;
@@ -128,6 +128,11 @@ impl Look {
                 .collect(),
         };
         objection(self.views.values(), &native)
+    }
+
+    /// Why the rules of the ambient mesh must not be put in here.
+    pub fn sidecar(&self) -> Option<String> {
+        sidecar(self.views.values(), &self.shared)
     }
 
     /// The tables of nf_tables that are ours as a whole.

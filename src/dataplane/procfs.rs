@@ -113,6 +113,22 @@ impl Processes<'_> {
         Ok(walked.into_iter().map(|(candidates, _)| candidates.into_keys().collect()).collect())
     }
 
+    /// One walk for all: the pods that have processes in these namespaces, by what their cgroups say.
+    pub fn residents(&self, places: &BTreeSet<NetnsId>) -> Result<BTreeMap<NetnsId, BTreeSet<PodUid>>> {
+        self.as_the_node_sees_them(|layout| {
+            let mut residents: BTreeMap<NetnsId, BTreeSet<PodUid>> = BTreeMap::new();
+            self.each(|_, process, netns| {
+                if places.contains(&netns)
+                    && let Ok(text) = process.read("cgroup")
+                    && let Some(member) = layout.judge(&text).member
+                {
+                    residents.entry(netns).or_default().insert(member.uid);
+                }
+            })?;
+            Ok(residents)
+        })
+    }
+
     /// Paths of cgroups are written as their reader sees them: they are read as process 1 would.
     fn as_the_node_sees_them<T: Send>(&self, work: impl Fn(&Layout<'_>) -> Result<T> + Sync) -> Result<T> {
         let first = self.root.join("/proc/1");
@@ -139,6 +155,32 @@ impl Processes<'_> {
             places.extend(uids(pod).map(|uid| (uid, place)));
         }
         let mut walked: Walked = vec![Default::default(); wanted.len()];
+        self.each(|dir, process, netns| {
+            if claimed.contains(&netns) {
+                return;
+            }
+            let Ok(text) = process.read("cgroup") else { return };
+            let judgement = layout.judge(&text);
+            for (uid, why) in judgement.refused {
+                if let Some((_, refused)) = places.get(&uid).and_then(|place| walked.get_mut(*place)) {
+                    note(refused, why);
+                }
+            }
+            let place = judgement.member.and_then(|member| places.get(&member.uid));
+            let Some((candidates, _)) = place.and_then(|place| walked.get_mut(*place)) else { return };
+            let Some(start) = process.read("stat").ok().and_then(|stat| start_time(&stat)) else { return };
+            let candidate = Candidate { start, dir };
+            candidates
+                .entry(netns)
+                .and_modify(|oldest| *oldest = oldest.clone().min(candidate.clone()))
+                .or_insert(candidate);
+        })?;
+        Ok(walked)
+    }
+
+    /// Shows every process with its directory and its namespace, if that is not the host's. Processes that end meanwhile
+    /// are left out.
+    fn each(&self, mut show: impl FnMut(PathBuf, &Process, NetnsId)) -> Result<()> {
         let proc = self.root.join("/proc");
         let about = || format!("list the processes in {}", proc.display());
         for entry in std::fs::read_dir(&proc).with_context(about)? {
@@ -149,26 +191,11 @@ impl Processes<'_> {
             let dir = entry.path();
             let Ok(process) = Process::open(&dir) else { continue };
             let Ok(netns) = process.netns_id() else { continue };
-            if netns == self.host || claimed.contains(&netns) {
-                continue;
+            if netns != self.host {
+                show(dir, &process, netns);
             }
-            let Ok(text) = process.read("cgroup") else { continue };
-            let judgement = layout.judge(&text);
-            for (uid, why) in judgement.refused {
-                if let Some((_, refused)) = places.get(&uid).and_then(|place| walked.get_mut(*place)) {
-                    note(refused, why);
-                }
-            }
-            let place = judgement.member.and_then(|member| places.get(&member.uid));
-            let Some((candidates, _)) = place.and_then(|place| walked.get_mut(*place)) else { continue };
-            let Some(start) = process.read("stat").ok().and_then(|stat| start_time(&stat)) else { continue };
-            let candidate = Candidate { start, dir };
-            candidates
-                .entry(netns)
-                .and_modify(|oldest| *oldest = oldest.clone().min(candidate.clone()))
-                .or_insert(candidate);
         }
-        Ok(walked)
+        Ok(())
     }
 
     /// The namespace of a process that is proved to be the pod's; `None` for one that belongs to somebody else by now.
@@ -236,8 +263,14 @@ pub fn carries_one_of(netns: &Netns, ips: &[IpAddr]) -> Result<bool> {
     Ok(inside.iter().any(|inside| ips.iter().any(|ip| ip.to_canonical() == inside.to_canonical())))
 }
 
+/// The uids under which a pod's cgroup may be.
 fn uids(pod: &Wanted) -> impl Iterator<Item = PodUid> {
-    [Some(pod.uid.as_str()), pod.alias.as_deref()].into_iter().flatten().filter_map(PodUid::parse)
+    uids_of(&pod.uid, pod.alias.as_deref())
+}
+
+/// The uids under which the cgroup of a pod with this uid, and this alias, may be.
+pub fn uids_of<'a>(uid: &'a str, alias: Option<&'a str>) -> impl Iterator<Item = PodUid> + 'a {
+    [Some(uid), alias].into_iter().flatten().filter_map(PodUid::parse)
 }
 
 fn note(refused: &mut Vec<Refusal>, why: Refusal) {

@@ -82,6 +82,8 @@ pub struct Survey<'a> {
     pub had_ours: bool,
     /// The rules of others that packets come to before ours.
     pub preceding: Vec<Preceding>,
+    /// Why the program must not be put in here.
+    pub refusal: Option<String>,
     restores: Vec<Restore>,
     wake: Vec<(Family, TableName)>,
     /// What is to be done about tables of our own.
@@ -172,6 +174,9 @@ impl Visit<'_> {
         if part.has_own() {
             if self.program.purpose != Purpose::Host {
                 survey.preceding = look.preceding();
+            }
+            if self.program.purpose == Purpose::Ambient {
+                survey.refusal = look.sidecar();
             }
             let doubted = doubt.then(|| look.own().without_rules(|_, _| true));
             let own = doubted.as_ref().unwrap_or(look.own());

@@ -12,7 +12,7 @@ use crate::pod::types::{Namespace, Pod, PodName};
 use crate::repair::order::{End, Order};
 use crate::rules::inpod::Settings;
 use crate::rules::preceding::Preceding;
-use crate::sys::netns::{Netns, NetnsId};
+use crate::sys::netns::{Netns, NetnsId, NetnsIdentity};
 use crate::zds::server::{self as zds, ConnectionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -191,8 +191,8 @@ pub enum Work {
     Inspect(Arc<Netns>, Box<SidecarRedirection>, Vec<IpAddr>),
     /// Take everything of ours out of the namespace.
     Remove(Arc<Netns>),
-    /// Remember this of the pod with this uid, or forget it.
-    Note(String, Option<Record>),
+    /// Remember this of the pod with this uid, with the identity of the namespace if one is given, or forget it.
+    Note(String, Option<Record>, Option<Arc<Netns>>),
     /// Find the namespaces of these pods, in remembered places and in one walk over `/proc`, leaving out those that
     /// belong to others.
     Walk(Vec<Sought>, BTreeSet<NetnsId>),
@@ -233,6 +233,8 @@ pub struct Sought {
     pub own_users: bool,
     /// Where its namespace was seen earlier, as a path on the host.
     pub path: Option<String>,
+    /// Which namespace that was.
+    pub identity: Option<NetnsIdentity>,
 }
 
 /// A remembered path of a namespace.

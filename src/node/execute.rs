@@ -8,14 +8,14 @@
 //! when nothing more pressing is to be done, and waits ready.
 
 use super::Site;
-use super::event::{Event, NetnsPath, Outcome, Remembered, Sought, TaskId, Walked, Work};
+use super::event::{Event, NetnsPath, Outcome, Remembered, TaskId, Work};
 use super::records::{NodeSettings, Record, Records};
+use super::walk::{Places, compare, open_netns, walk};
 use super::watchdog::{Heartbeat, Watchdog};
 use crate::dataplane::branch_eni::Branches;
 use crate::dataplane::host::Host;
 use crate::dataplane::inpod::{self, InPod};
 use crate::dataplane::procfs::root::CgroupRoots;
-use crate::dataplane::procfs::{Processes, Wanted, admit, carries_one_of};
 use crate::error::{Error, Kind, Result};
 use crate::logging::{News, Repeat};
 use crate::pod::redirection::Redirection;
@@ -23,11 +23,10 @@ use crate::rules::inpod::Settings;
 use crate::rules::program::Program;
 use crate::rules::sidecar;
 use crate::sys::file::HostRoot;
-use crate::sys::netns::{Netns, NetnsId};
+use crate::sys::netns::{Netns, NetnsIdentity};
 use crate::sys::{clock, netlink, sync, thread};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -272,14 +271,19 @@ fn perform(context: &Context, work: Work) -> Outcome {
         Work::Redirect(netns, wanted, ips) => Outcome::Redirected(redirect(context, &netns, &wanted, ips)),
         Work::Inspect(netns, wanted, ips) => Outcome::Inspected(inspect(context, &netns, &wanted, ips)),
         Work::Remove(netns) => Outcome::Removed(context.programmer().and_then(|programmer| programmer.remove(&netns))),
-        Work::Note(uid, record) => Outcome::Noted(note(context, &uid, record)),
+        Work::Note(uid, mut record, netns) => {
+            if let (Some(record), Some(netns)) = (&mut record, netns) {
+                record.netns = identity(&netns);
+            }
+            Outcome::Noted(note(context, &uid, record))
+        }
         Work::Enter { uid, addresses, inside, alone } => {
             Outcome::Entered(enter(context, &uid, addresses, inside.as_deref(), alone))
         }
         Work::Leave(uid) => Outcome::Left(leave(context, &uid)),
         Work::Host { prune } => Outcome::Hosted(look_after_host(context, prune)),
-        Work::Walk(sought, claimed) => Outcome::Walked(walk(context, &sought, claimed)),
-        Work::Compare(pods) => Outcome::Compared(compare(context, &pods)),
+        Work::Walk(sought, claimed) => Outcome::Walked(walk(&context.places(), &sought, claimed)),
+        Work::Compare(pods) => Outcome::Compared(compare(&context.places(), &pods)),
         Work::Probe(paths) => Outcome::Probed(probe(context, paths)),
     }
 }
@@ -319,12 +323,18 @@ fn recognise(
 /// Writes the record. A pod must be able to start although the disk is full: then it is written later.
 fn remember(context: &Context, netns: &Netns, record: Option<Record>) -> Remembered {
     let mut record = record?;
+    record.netns = identity(netns);
     if record.ips.is_empty() {
         // Without an address nothing could prove later that a namespace is this pod's.
         record.ips = pod_addresses(netns).unwrap_or_default();
     }
     let uid = record.uid.clone();
     note(context, &uid, Some(record)).ok().flatten()
+}
+
+/// What a namespace is known by later. Without, its pod is found by its processes only.
+fn identity(netns: &Netns) -> Option<NetnsIdentity> {
+    netns.identity().inspect_err(|e| log::debug!(netns = netns.id().ino; "its identity is not known: {e}")).ok()
 }
 
 /// Remembers or forgets; a failure is said once while it lasts.
@@ -405,74 +415,10 @@ fn look_after_host(context: &Context, prune: bool) -> Result<Vec<String>> {
 }
 
 impl Context {
-    fn processes(&self) -> Processes<'_> {
-        Processes { root: &self.host_root, cgroup_roots: &self.cgroup_roots, host: self.host.id() }
+    /// Where pods' namespaces are looked for.
+    pub fn places(&self) -> Places<'_> {
+        Places { host_root: &self.host_root, cgroup_roots: &self.cgroup_roots, host: self.host.id() }
     }
-}
-
-impl From<&Sought> for Wanted {
-    fn from(sought: &Sought) -> Self {
-        let Sought { uid, alias, ips, own_users, .. } = sought.clone();
-        Wanted { uid, alias, ips, own_users }
-    }
-}
-
-/// The pods whose processes are all in other namespaces than the one that is held for them.
-fn compare(context: &Context, pods: &[(Sought, NetnsId)]) -> Result<BTreeMap<String, Option<Arc<Netns>>>> {
-    let all: Vec<Wanted> = pods.iter().map(|(sought, _)| sought.into()).collect();
-    let homes = context.processes().homes(&all)?;
-    let elsewhere =
-        |((_, held), homes): &(&(Sought, NetnsId), &BTreeSet<NetnsId>)| !homes.is_empty() && !homes.contains(held);
-    let moved: Vec<Wanted> = pods.iter().zip(&homes).filter(elsewhere).map(|((sought, _), _)| sought.into()).collect();
-    if moved.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let mut found = context.processes().find(&moved, &BTreeSet::new())?.found;
-    Ok(moved.into_iter().map(|pod| (found.remove(&pod.uid).map(Arc::new), pod.uid)).map(|(n, uid)| (uid, n)).collect())
-}
-
-/// Looks in remembered places first, then walks `/proc` once for all the others.
-pub fn walk(context: &Context, sought: &[Sought], mut claimed: BTreeSet<NetnsId>) -> Result<Walked> {
-    let mut walked = Walked::default();
-    let mut others = Vec::new();
-    for pod in sought {
-        match in_place(context, pod, &claimed) {
-            Some(netns) => {
-                claimed.insert(netns.id());
-                walked.found.insert(pod.uid.clone(), Arc::new(netns));
-            }
-            None => others.push(pod.into()),
-        }
-    }
-    if !others.is_empty() {
-        let running = context.processes().find(&others, &claimed)?;
-        walked.found.extend(running.found.into_iter().map(|(uid, netns)| (uid, Arc::new(netns))));
-        let refused = running.refused.into_iter();
-        let said = |why: Vec<_>| why.iter().map(ToString::to_string).collect();
-        walked.refused = refused.map(|(uid, why)| (uid, said(why))).collect();
-    }
-    Ok(walked)
-}
-
-/// The namespace at a remembered path, if it is the pod's: a path and an inode may both be of another one by now, so
-/// an address must be the pod's.
-fn in_place(context: &Context, pod: &Sought, claimed: &BTreeSet<NetnsId>) -> Option<Netns> {
-    let netns = open_netns(&context.host_root, pod.path.as_deref()?).ok()?;
-    if netns.id() == context.host.id() || claimed.contains(&netns.id()) {
-        return None;
-    }
-    admit(netns.owner().ok()?, pod.own_users).ok()?;
-    carries_one_of(&netns, &pod.ips).ok()?.then_some(netns)
-}
-
-/// Opens a namespace by the path a runtime gave: below the host root, else as process 1 sees it (a mount that was made
-/// on the host after we started is visible only there).
-pub fn open_netns(host_root: &HostRoot, path: &str) -> Result<Netns> {
-    if path.is_empty() {
-        return Err(Error::of(Kind::NotFound, "no path of a network namespace was given"));
-    }
-    let open = |root: &HostRoot| Netns::from_fd(OwnedFd::from(root.open(path)?));
-    open(host_root).or_else(|e| open(&HostRoot::new(host_root.join("/proc/1/root"))).map_err(|_| e))
 }
 
 /// The paths that do not lead to their namespace any more.

@@ -21,6 +21,7 @@ mod source;
 mod state;
 mod tasks;
 mod upgrade_check;
+mod walk;
 mod watchdog;
 mod ztunnels;
 

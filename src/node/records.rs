@@ -11,6 +11,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::pod::types::PodName;
 use crate::rules::inpod::Settings;
 use crate::sys::file::{self, Mode};
+use crate::sys::netns::NetnsIdentity;
 use crate::sys::run_dir::RunDir;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,6 +71,9 @@ pub struct Record {
     /// Path of the namespace on the host; empty when it was found through a process.
     #[serde(default)]
     pub path: String,
+    /// Which namespace it was. A path proves nothing: another pod may have got it while another agent ran.
+    #[serde(default)]
+    pub netns: Option<NetnsIdentity>,
     /// Addresses of the pod: proof that a namespace found later is its own.
     pub ips: Vec<IpAddr>,
     /// What its rules were made of.

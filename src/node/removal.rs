@@ -3,9 +3,10 @@
 
 use super::Site;
 use super::event::Sought;
-use super::execute::{Context as Workspace, walk};
+use super::execute::Context as Workspace;
 use super::publish::state_file;
 use super::records::{Record, Records};
+use super::walk::walk;
 use crate::dataplane::inpod::InPod;
 use crate::error::{Context, Result};
 use crate::install::{Removal, Run};
@@ -60,7 +61,7 @@ fn pod_rules(workspace: &Workspace, run_dir: &RunDir, run: Run, removal: &mut Re
         return Ok(());
     }
     let sought: Vec<Sought> = records.iter().map(sought).collect();
-    let mut found = walk(workspace, &sought, BTreeSet::new())?.found;
+    let mut found = walk(&workspace.places(), &sought, BTreeSet::new())?.found;
     let programmer = workspace.programmer()?;
     let mut out = BTreeSet::new();
     for record in records {
@@ -96,6 +97,7 @@ fn sought(record: &Record) -> Sought {
         // Not known any more.
         own_users: true,
         path: Some(record.path.clone()).filter(|path| !path.is_empty()),
+        identity: record.netns,
     }
 }
 

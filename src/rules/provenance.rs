@@ -12,11 +12,8 @@ use super::view::{RuleView, View};
 /// are the tables of iptables, one for each variant and family; `native` those tables of nf_tables that may be ours.
 pub fn objection<'a>(filters: impl IntoIterator<Item = &'a View>, native: &View) -> Option<String> {
     let filters: Vec<&View> = filters.into_iter().collect();
-    if let Some(name) = tables_of(Purpose::Sidecar).into_iter().find(|name| native.table(name).is_some()) {
-        return Some(format!("the network namespace is a sidecar's: there is the table inet {name}"));
-    }
-    if filters.iter().filter_map(|view| view.table(TableName::Nat.as_str())).any(leads_to_sidecar) {
-        return Some("the network namespace is a sidecar's: chain ISTIO_OUTPUT of table nat leads to it".to_owned());
+    if let Some(why) = sidecar(filters.iter().copied(), native) {
+        return Some(why);
     }
     let strange =
         |name: &&str| native.table(name).is_some_and(|table| !is_ambient(table.chains.values().flat_map(|c| &c.rules)));
@@ -31,6 +28,15 @@ pub fn objection<'a>(filters: impl IntoIterator<Item = &'a View>, native: &View)
     filters.into_iter().any(|view| is_strange(&view)).then(|| {
         "its chains ISTIO_PRERT and ISTIO_OUTPUT hold no rule of the ambient mesh: they are somebody else's".to_owned()
     })
+}
+
+/// Why the rules of ambient must not be put into a namespace: they would take a sidecar's redirection away.
+pub fn sidecar<'a>(filters: impl IntoIterator<Item = &'a View>, native: &View) -> Option<String> {
+    if let Some(name) = tables_of(Purpose::Sidecar).into_iter().find(|name| native.table(name).is_some()) {
+        return Some(format!("the network namespace is a sidecar's: there is the table inet {name}"));
+    }
+    let leads = filters.into_iter().filter_map(|view| view.table(TableName::Nat.as_str())).any(leads_to_sidecar);
+    leads.then(|| "the network namespace is a sidecar's: chain ISTIO_OUTPUT of table nat leads to it".to_owned())
 }
 
 /// Whether one of the rules asks for, or sets, a mark of ambient; nothing at all is ambient's too.

@@ -10,8 +10,11 @@ use crate::sys::ffi;
 use crate::sys::thread::{self, ThreadNetns};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
+use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::fs::{File, TryLockError};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -27,6 +30,23 @@ pub struct NetnsId {
     pub dev: u64,
     /// Inode, as in `net:[4026531840]`.
     pub ino: u64,
+}
+
+thread_local! {
+    /// The namespace that the calling thread has gone to.
+    static HERE: Cell<Option<NetnsId>> = const { Cell::new(None) };
+}
+
+/// What tells a namespace from every other one of this node, also from those that have its inode later: to be written
+/// down, where [`NetnsId`] is for what is held open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetnsIdentity {
+    /// Device of nsfs.
+    pub dev: u64,
+    /// Inode.
+    pub ino: u64,
+    /// The number that the kernel gives out once before it is started again (`SO_NETNS_COOKIE`, since Linux 5.14).
+    pub cookie: Option<u64>,
 }
 
 /// The user namespace to which a network namespace belongs: whoever is root there is root of the network.
@@ -114,6 +134,12 @@ impl Netns {
         self.id
     }
 
+    /// Its identity, to be written down.
+    pub fn identity(&self) -> Result<NetnsIdentity> {
+        let NetnsId { dev, ino } = self.id;
+        Ok(NetnsIdentity { dev, ino, cookie: self.enter(cookie)?? })
+    }
+
     /// A second descriptor of the same namespace.
     pub fn try_clone(&self) -> Result<Self> {
         let fd = self.fd.try_clone().context("duplicate a namespace's descriptor")?;
@@ -138,12 +164,13 @@ impl Netns {
     }
 
     /// Runs `f` inside and gives back what it returns: on a thread of its own; on the calling one if that is there
-    /// already, or ends after its work anyway ([`thread::spawn_for_one`]). Sockets opened inside keep the namespace
+    /// already, or ends after its work anyway ([`thread::spawn_for_one`]) and has not gone elsewhere. Sockets opened inside keep the namespace
     /// alive: close them inside.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
         match ThreadNetns::get() {
             ThreadNetns::Home | ThreadNetns::Leaving if self.is_own() => Ok(f()),
             ThreadNetns::Leaving => self.go_and(f),
+            ThreadNetns::Away if HERE.get() == Some(self.id) => Ok(f()),
             ThreadNetns::Home | ThreadNetns::Away => thread::run_scoped("netns", || self.go_and(f))?,
         }
     }
@@ -151,6 +178,7 @@ impl Netns {
     fn go_and<T>(&self, f: impl FnOnce() -> T) -> Result<T> {
         set(self.fd.as_fd())?;
         ThreadNetns::Away.set();
+        HERE.set(Some(self.id));
         Ok(f())
     }
 
@@ -158,6 +186,18 @@ impl Netns {
     fn is_own(&self) -> bool {
         static OWN: OnceLock<Option<NetnsId>> = OnceLock::new();
         *OWN.get_or_init(|| Self::own().ok().map(|own| own.id)) == Some(self.id)
+    }
+}
+
+/// The cookie of the calling thread's namespace, where the kernel has one.
+fn cookie() -> Result<Option<u64>> {
+    let kind = (AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC);
+    let socket = socket(kind.0, kind.1, kind.2, None).context("make a socket to ask for the namespace's cookie")?;
+    let mut value = [0; 8];
+    match ffi::getsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut value) {
+        Ok(8) => Ok(Some(u64::from_ne_bytes(value))),
+        Ok(_) | Err(Errno::ENOPROTOOPT) => Ok(None),
+        Err(e) => Err(e).context("SO_NETNS_COOKIE"),
     }
 }
 
@@ -214,6 +254,16 @@ mod tests {
     }
 
     #[test]
+    fn every_namespace_has_an_identity_of_its_own() {
+        let (one, other) = (Netns::scratch().unwrap(), Netns::scratch().unwrap());
+        let identity = one.identity().unwrap();
+        assert_eq!(one.try_clone().unwrap().identity().unwrap(), identity);
+        assert_ne!(other.identity().unwrap(), identity);
+        let cookies: Vec<Option<u64>> = [&one, &other].map(|netns| netns.identity().unwrap().cookie).to_vec();
+        assert!(cookies.iter().all(Option::is_none) || cookies.iter().all(Option::is_some) && cookies[0] != cookies[1]);
+    }
+
+    #[test]
     fn the_own_one_needs_no_thread() {
         let (own, other) = (Netns::own().unwrap(), Netns::scratch().unwrap());
         assert_eq!(inside(&own), gettid());
@@ -230,7 +280,8 @@ mod tests {
             let (own, first, second) = (Netns::own().unwrap(), Netns::scratch().unwrap(), Netns::scratch().unwrap());
             assert_eq!(inside(&own), gettid());
             assert_eq!(inside(&first), gettid());
-            for netns in [&second, &own, &first] {
+            assert_eq!(inside(&first), gettid(), "it is there already");
+            for netns in [&second, &own] {
                 assert_ne!(inside(netns), gettid());
             }
         };

@@ -10,6 +10,7 @@ mod host;
 mod life;
 mod outage;
 mod ports;
+mod records;
 mod repair;
 mod rollover;
 mod stop;

@@ -4,7 +4,7 @@ use crate::cni::event::{AddEvent, AttachmentEvent, GcEvent};
 use crate::error::{Context, Error, Kind, Result};
 use crate::http::server::{self, Response};
 use crate::node::event::{Opened, Request};
-use crate::node::execute::open_netns;
+use crate::node::walk::open_netns;
 use crate::pod::types::PodName;
 use crate::sys::file::HostRoot;
 use crate::sys::netns::Netns;

@@ -15,6 +15,7 @@ impl Pod {
         let location = Location {
             container_id: record.container_id.clone(),
             path: record.path.clone(),
+            netns: record.netns,
             alias: record.alias.clone(),
             ips: record.ips.clone(),
             told: Vec::new(),
@@ -78,8 +79,8 @@ impl Pod {
     }
 
     /// Where its sandbox is, while it is not in the mesh.
-    pub fn locate(&mut self, location: Location) {
-        self.sandbox.locate(location);
+    pub fn locate(&mut self, location: Location, netns: Option<Arc<Netns>>) {
+        self.sandbox.locate(location, netns);
     }
 
     /// A search has found its namespace. `keep`: rules of an earlier run that nobody remembers stay as they are.

@@ -237,6 +237,7 @@ impl Pod {
             name: self.name.name.clone(),
             container_id: location.container_id.clone(),
             path: location.path.clone(),
+            netns: location.netns,
             ips: self.ips(),
             settings: location.settings,
             enrolled,
@@ -258,6 +259,7 @@ impl Pod {
             ips: self.ips(),
             own_users: self.object.as_ref().is_some_and(|object| !object.host_users),
             path: location.map(|place| place.path.clone()).filter(|path| !path.is_empty()),
+            identity: location.and_then(|place| place.netns),
         }
     }
 
@@ -364,13 +366,16 @@ impl Pod {
     /// This is on disk, if it was written with other work.
     pub fn written(&mut self, record: Option<Record>) {
         if let Some(record) = record {
-            self.sandbox.remember(&record.ips);
+            self.sandbox.remember(&record);
             self.record = Some(record);
         }
     }
 
     /// This, or nothing, is on disk.
     pub fn recorded_as(&mut self, record: Option<Record>) {
+        if let Some(record) = &record {
+            self.sandbox.remember(record);
+        }
         self.record = record;
     }
 }

@@ -2,11 +2,10 @@
 
 use super::location::Location;
 use super::preceding::{Change, PrecedingRules};
-use crate::node::records::NodeSettings;
+use crate::node::records::{NodeSettings, Record};
 use crate::rules::inpod::Settings;
 use crate::rules::preceding::Preceding;
 use crate::sys::netns::{Netns, NetnsId};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +15,8 @@ pub(in crate::node) struct Sandbox {
     phase: Phase,
     /// Where it is; `None` when nothing could be made of it.
     location: Option<Location>,
+    /// The namespace there, held until its identity is written down.
+    unmarked: Option<Arc<Netns>>,
     /// Namespaces of ADDs that failed and may still hold rules of ours, the newest last.
     leftovers: Vec<Arc<Netns>>,
     /// Changes whenever an answer about the namespace that is still on its way no longer counts.
@@ -180,6 +181,11 @@ impl Sandbox {
         self.held().map(Held::netns)
     }
 
+    /// The namespace of the location, while its identity is not written down.
+    pub fn unmarked(&self) -> Option<&Arc<Netns>> {
+        self.unmarked.as_ref()
+    }
+
     /// Where it is.
     pub fn location(&self) -> Option<&Location> {
         self.location.as_ref()
@@ -236,11 +242,12 @@ impl Sandbox {
             self.generation += 1;
         }
         self.location = Some(location);
+        self.unmarked = None;
         new
     }
 
     /// A pod that is not in the mesh got this sandbox: where it is will matter if the pod joins the mesh while it runs.
-    pub fn locate(&mut self, location: Location) {
+    pub fn locate(&mut self, location: Location, netns: Option<Arc<Netns>>) {
         match self.phase {
             // What an earlier run left is found by what it remembered.
             Phase::Recalled => return,
@@ -248,6 +255,7 @@ impl Sandbox {
             Phase::None | Phase::Held(_) => {}
         }
         self.location = Some(location);
+        self.unmarked = netns;
     }
 
     /// A search has found the pod's namespace. `unrecognised`: rules of an earlier run in it are to stay as they are.
@@ -270,6 +278,7 @@ impl Sandbox {
             // They lead to the old one.
             location.path.clear();
             location.container_id.clear();
+            location.netns = None;
         }
     }
 
@@ -283,6 +292,7 @@ impl Sandbox {
         };
         self.phase = Phase::TornDown { established };
         self.location = None;
+        self.unmarked = None;
         self.generation += 1;
     }
 
@@ -333,6 +343,7 @@ impl Sandbox {
         };
         if forget {
             self.location = None;
+            self.unmarked = None;
         }
         established
     }
@@ -353,10 +364,12 @@ impl Sandbox {
         }
     }
 
-    /// The addresses that were written down for it.
-    pub fn remember(&mut self, ips: &[IpAddr]) {
+    /// What was written down of it.
+    pub fn remember(&mut self, record: &Record) {
         if let Some(location) = &mut self.location {
-            location.ips = ips.to_vec();
+            location.ips.clone_from(&record.ips);
+            location.netns = record.netns;
+            self.unmarked = None;
         }
     }
 

@@ -49,7 +49,7 @@ impl State {
                 log::info!(uid = uid, pod:% = name; "not in the mesh: {}", decision.reason);
                 let location = self.node.location(uid, event);
                 let Some(pod) = self.pods.get_mut(uid) else { return };
-                pod.locate(location);
+                pod.locate(location, netns.ok());
                 let answer = AddAnswer { action: Decided::None, reason: decision.reason };
                 pod.waiting().end(reply, Answer::Decided(answer), self.node.now + PASS);
                 self.advance(uid);
@@ -156,6 +156,7 @@ impl Node {
         Location {
             container_id: event.container_id.clone(),
             path: event.netns.clone(),
+            netns: None,
             alias: (!event.pod_uid.is_empty() && event.pod_uid != uid).then(|| event.pod_uid.clone()),
             ips: event.addresses(),
             told: event.addresses(),

@@ -3,7 +3,7 @@
 use super::State;
 use super::seeking::refusal;
 use crate::error::Result;
-use crate::node::event::{TaskId, Walked, Work};
+use crate::node::event::{Sought, TaskId, Walked, Work};
 use crate::node::records::Record;
 use crate::node::redirection::Redirection;
 use crate::node::tasks::Task;
@@ -48,6 +48,8 @@ impl State {
         if sought.is_empty() {
             return None;
         }
+        // Who is known claims before who is not.
+        sought.sort_by_key(|pod: &Sought| self.pods.get(&pod.uid).is_none_or(|pod| pod.object().is_none()));
         let claimed: BTreeSet<_> = self.pods.claimed().collect();
         Some(self.node.start_task(Work::Walk(sought, claimed), Task::Walk(generations)))
     }

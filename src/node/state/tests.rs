@@ -93,6 +93,7 @@ fn record(uid: &str) -> Record {
         name: uid.to_owned(),
         container_id: format!("{uid}-old"),
         path: format!("/var/run/netns/{uid}"),
+        netns: None,
         ips: vec!["10.0.0.1".parse().unwrap()],
         settings: NodeSettings { dns_capture: false, ..node_settings() },
         enrolled: true,
@@ -137,7 +138,7 @@ impl Script {
         let mut lines = Vec::new();
         for action in actions {
             // The disk works, and nobody waits to see it.
-            if let Action::Work(id, Work::Note(uid, record)) = action {
+            if let Action::Work(id, Work::Note(uid, record, _)) = action {
                 lines.push(format!("{} {uid}", if record.is_some() { "remember" } else { "forget" }));
                 lines.extend(self.step(Event::Done(id, Outcome::Noted(Ok(record)))));
             } else if let Action::Outside(outside) = action {
@@ -173,7 +174,7 @@ impl Script {
                         format!("inspect {} {:?}", self.name_of(netns.id()), wanted.settings.interception)
                     }
                     Work::Remove(netns) => format!("remove {}", self.name_of(netns.id())),
-                    Work::Note(uid, _) => format!("note {uid}"),
+                    Work::Note(uid, ..) => format!("note {uid}"),
                     Work::Enter { uid, addresses: ips, inside, .. } => {
                         let inside =
                             inside.as_ref().map_or(String::new(), |n| format!(" inside {}", self.name_of(n.id())));

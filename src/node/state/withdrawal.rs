@@ -77,7 +77,8 @@ impl Node {
         if pod.recorded() == record.as_ref() || !pod.may_try(self.now) {
             return false;
         }
-        let task = self.start(Work::Note(pod.uid().to_owned(), record));
+        let netns = pod.sandbox().unmarked().filter(|_| record.is_some()).cloned();
+        let task = self.start(Work::Note(pod.uid().to_owned(), record, netns));
         pod.begin(task, Job::Recording);
         true
     }

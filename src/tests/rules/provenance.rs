@@ -35,6 +35,26 @@ fn the_rules_of_a_sidecar_stay() {
     }
 }
 
+/// Chains have the same names: one would take the redirection of the other away.
+#[test]
+fn ambient_is_not_put_where_a_sidecar_is() {
+    let transparent = Settings { interception: Interception::Tproxy, ..scene::plain() };
+    for by in BACKENDS {
+        let (inpod, _dir) = programmer(by);
+        for settings in [scene::plain(), transparent.clone()] {
+            for ambient in BACKENDS {
+                let (ambient, _dir) = programmer(ambient);
+                let netns = pod();
+                inpod.apply(&netns, program(&settings, true)).unwrap();
+                let before = all(&netns);
+                let refused = ambient.apply(&netns, &plain()).unwrap_err();
+                assert!(refused.to_string().contains("the network namespace is a sidecar's"), "{by:?}: {refused}");
+                assert_eq!(all(&netns), before, "{by:?}");
+            }
+        }
+    }
+}
+
 /// Chains of these names may be anybody's.
 #[test]
 fn chains_of_the_same_name_that_say_something_else_stay() {

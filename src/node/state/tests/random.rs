@@ -330,7 +330,7 @@ impl World {
                 }
                 Outcome::Removed(if fails { Err(failed()) } else { Ok(()) })
             }
-            Work::Note(_, record) => Outcome::Noted(Ok(record)),
+            Work::Note(_, record, _) => Outcome::Noted(Ok(record)),
             Work::Walk(sought, claimed) => {
                 let mut found = BTreeMap::new();
                 for pod in sought {
