@@ -131,6 +131,9 @@ pub fn table(view: &View, colour: Colour) -> String {
     let said = |what: &'static str| move |text: &String| vec![cell(what, Tone::Bad), cell(text, Tone::Plain)];
     let lines = view.reasons.iter().map(said("not ready:")).chain(view.unread.iter().map(said("not read:")));
     text += &columns("", &lines.collect::<Vec<_>>(), colour);
+    if let Some(words) = &view.probers {
+        text += &format!("counted as the kubelet: {words}\n");
+    }
     if let Some(words) = &view.no_ztunnel {
         text += &format!("{}\n", painted(words, Tone::Bad, colour));
     }
@@ -197,6 +200,7 @@ mod tests {
             reasons: vec![],
             unread: vec![],
             no_ztunnel: None,
+            probers: None,
             ztunnels: vec![ZtunnelStatus { connection: 1, snapshot: true, acknowledged: 1 }],
             pods: vec![
                 pod("shop", "web-0", PodState::Enrolled, 192, &["10.0.0.7", "fd00::7"], "rules are in place"),
@@ -240,13 +244,14 @@ mod tests {
         view.reasons = vec!["installation: waiting".to_owned(), "host rules: no".to_owned()];
         view.unread = vec!["pods/a.yaml: not YAML".to_owned()];
         view.ztunnels.clear();
+        view.probers = Some("any process of the host".to_owned());
         view.no_ztunnel = Some("no ztunnel is connected on z.sock".to_owned());
         view.pods.clear();
         assert_eq!(
             table(&view, Colour::Off),
             "no pods; ztunnels: 0; agent 1.2.3: not ready; source: the API server\n\
              not ready:  installation: waiting\nnot ready:  host rules: no\n\
-             not read:   pods/a.yaml: not YAML\nno ztunnel is connected on z.sock\n"
+             not read:   pods/a.yaml: not YAML\ncounted as the kubelet: any process of the host\nno ztunnel is connected on z.sock\n"
         );
     }
 }

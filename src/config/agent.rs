@@ -74,7 +74,7 @@ impl Config {
                 ambient: false,
                 force_backend: None,
                 native_nftables: false,
-                host_rules: rules::host::Settings { probe_v4, probe_v6 },
+                host_rules: rules::host::Settings { probe_v4, probe_v6, kubelet: None },
                 ipv6: false,
                 aws_branch_eni: true,
             },
@@ -133,7 +133,8 @@ impl Config {
 
     /// The rules of the host.
     pub fn host_rules(&self) -> rules::host::Settings {
-        rules::host::Settings { probe_v4: self.settings.probe_v4, probe_v6: self.settings.probe_v6 }
+        let NodeSettings { probe_v4, probe_v6, .. } = self.settings;
+        rules::host::Settings { probe_v4, probe_v6, kubelet: None }
     }
 
     /// The agent's own directory.

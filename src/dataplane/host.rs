@@ -8,6 +8,7 @@
 
 use super::backend::Backend;
 use super::engine::Engine;
+use super::kubelet::{self, Kubelet, Probers};
 use super::sets::Sets;
 use super::visit::Ipv6;
 use super::xtables::ipset;
@@ -16,6 +17,7 @@ use crate::rules::diff::Leftovers;
 use crate::rules::family::Family;
 use crate::rules::host::{Settings, probe_set as set_name, program};
 use crate::rules::program::Program;
+use crate::sys::file::HostRoot;
 use crate::sys::netns::Netns;
 use crate::sys::sync;
 use std::collections::BTreeMap;
@@ -35,6 +37,12 @@ pub struct Host {
     moved: AtomicBool,
     /// It has been said that IPv6 is wanted and cannot be had.
     said: AtomicBool,
+    /// It has been said that no kubelet was found.
+    told_no_kubelet: AtomicBool,
+    /// Below which `/proc` is, where the kubelet is looked for.
+    processes: Option<HostRoot>,
+    /// The kubelet, as it was found last.
+    kubelet: Mutex<Option<Kubelet>>,
     /// What should be in the sets: the pod's uid by address.
     entries: Mutex<BTreeMap<IpAddr, String>>,
 }
@@ -49,8 +57,22 @@ struct Parts {
 impl Host {
     /// Makes the host's side for the namespace `netns`. `native` is what the engine is going to be told. Writes nothing yet.
     pub fn new(netns: Netns, settings: Settings, ipv6: bool, native: bool) -> Self {
-        let [native, moved, said] = [native, false, false].map(AtomicBool::new);
-        Host { netns, settings, ipv6, native, moved, said, entries: Mutex::default() }
+        let [native, moved, said, told_no_kubelet] = [native, false, false, false].map(AtomicBool::new);
+        let (kubelet, entries) = (Mutex::default(), Mutex::default());
+        Host { netns, settings, ipv6, native, moved, said, told_no_kubelet, processes: None, kubelet, entries }
+    }
+
+    /// Looks for the kubelet in the `/proc` below `root`, and gives native rules its user.
+    #[must_use]
+    pub fn with_processes(self, root: HostRoot) -> Self {
+        Host { processes: Some(root), ..self }
+    }
+
+    /// The processes of the host whose connections to pods count as the kubelet's probes; `None` where the rules are
+    /// iptables', which cannot say.
+    pub fn probers(&self) -> Option<Probers> {
+        let told = || sync::lock(&self.kubelet).map_or(Probers::Any, Probers::User);
+        (self.sets() == Sets::Nftables).then(told)
     }
 
     /// Makes the sets with their entries and puts the rule first in POSTROUTING, where that is not so already. Returns
@@ -168,10 +190,36 @@ impl Host {
         removed.and(destroyed?)
     }
 
-    /// Keeps the sets where the engine puts its rules.
+    /// Keeps the sets where the engine puts its rules, and finds out who the kubelet is where that matters.
     fn choose(&self, engine: &Engine) -> Sets {
         self.native.store(engine.backend() == Backend::Nftables, Ordering::Relaxed);
+        if self.sets() == Sets::Nftables {
+            self.look_for_kubelet();
+        }
         self.sets()
+    }
+
+    /// A kubelet that is away for a moment keeps its user.
+    fn look_for_kubelet(&self) {
+        let Some(root) = &self.processes else { return };
+        let mut known = sync::lock(&self.kubelet);
+        match kubelet::find(root, self.netns.id(), *known) {
+            Ok(Some(found)) => {
+                if known.is_none_or(|known| known.uid != found.uid) {
+                    log::info!(pid = found.pid, kubelet = found.uid; "probes of pods are told by the kubelet's user");
+                }
+                *known = Some(found);
+            }
+            Ok(None) if known.is_none() => self.tell_there_is_no_kubelet("no process is a kubelet"),
+            Ok(None) => {}
+            Err(e) => self.tell_there_is_no_kubelet(&e.to_string()),
+        }
+    }
+
+    fn tell_there_is_no_kubelet(&self, why: &str) {
+        if !self.told_no_kubelet.swap(true, Ordering::Relaxed) {
+            log::warn!("connections of any process of the host to pods count as the kubelet's probes: {why}");
+        }
     }
 
     fn sets(&self) -> Sets {
@@ -180,7 +228,11 @@ impl Host {
 
     /// What is programmed, in the families that are.
     fn parts(&self, engine: &Engine) -> Result<Parts> {
-        let all = program(&self.settings, self.ipv6);
+        let kubelet = match self.probers() {
+            Some(Probers::User(kubelet)) => Some(kubelet.uid),
+            Some(Probers::Any) | None => None,
+        };
+        let all = program(&Settings { kubelet, ..self.settings.clone() }, self.ipv6);
         let (v4, v6) = (all.clone().without(Family::V6), all.clone().without(Family::V4));
         let mut parts = Parts { families: vec![Family::V4], programs: vec![v4] };
         if self.ipv6 && self.netns.enter(Ipv6::here)?? == Ipv6::On {

@@ -9,6 +9,7 @@ mod effect;
 pub mod engine;
 pub mod host;
 pub mod inpod;
+pub mod kubelet;
 pub mod lock_dir;
 mod look;
 pub mod nftables;

@@ -17,7 +17,7 @@ pub fn takes_own_tables(kernel: Kernel, family: Family) -> Result<()> {
     if !kernel.has_nft() {
         return Err(Error::of(Kind::Unsupported, "the kernel has no nf_tables"));
     }
-    let host = host::Settings { probe_v4: Ipv4Addr::LOCALHOST, probe_v6: Ipv6Addr::LOCALHOST };
+    let host = host::Settings { probe_v4: Ipv4Addr::LOCALHOST, probe_v6: Ipv6Addr::LOCALHOST, kubelet: None };
     let programs = [(Purpose::Ambient, rules(&settings(), family)), (Purpose::Host, host::rules(&host, family))];
     let write = |(purpose, rules)| Netns::scratch()?.enter(|| own::write(&tables(purpose, &[rules])))?;
     programs.into_iter().try_for_each(write)

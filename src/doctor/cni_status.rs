@@ -76,6 +76,7 @@ mod tests {
             reasons: Vec::new(),
             unread: Vec::new(),
             no_ztunnel: None,
+            probers: None,
             ztunnels: Vec::new(),
             pods: pods.collect(),
         }

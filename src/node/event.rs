@@ -6,6 +6,7 @@ use super::redirection::Redirection;
 use crate::cni::event::{AddAnswer, AddEvent, AttachmentEvent, Failure, GcEvent};
 use crate::cni::outside::Outside;
 use crate::dataplane::inpod::Differences;
+use crate::dataplane::kubelet::Probers;
 use crate::error::Result;
 use crate::pod::redirection::Redirection as SidecarRedirection;
 use crate::pod::types::{Namespace, Pod, PodName};
@@ -269,14 +270,23 @@ pub enum Outcome {
     Entered(Result<()>),
     /// Of [`Work::Leave`].
     Left(Result<()>),
-    /// Of [`Work::Host`]: what was not as it should be.
-    Hosted(Result<Vec<String>>),
+    /// Of [`Work::Host`].
+    Hosted(Result<HostLook>),
     /// Of [`Work::Walk`].
     Walked(Result<Walked>),
     /// Of [`Work::Compare`]: those pods, with the namespace that has one of their addresses, if one has.
     Compared(Result<BTreeMap<String, Option<Arc<Netns>>>>),
     /// Of [`Work::Probe`]: the pods whose path leads elsewhere or nowhere.
     Probed(Vec<NetnsPath>),
+}
+
+/// What a look at the host's side brought up.
+#[derive(Debug, Default)]
+pub struct HostLook {
+    /// What was not as it should be, one clause each.
+    pub differences: Vec<String>,
+    /// The processes whose connections to pods count as the kubelet's probes, where native rules say which.
+    pub probers: Option<Probers>,
 }
 
 /// What a search for namespaces brought up.

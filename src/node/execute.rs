@@ -8,7 +8,7 @@
 //! when nothing more pressing is to be done, and waits ready.
 
 use super::Site;
-use super::event::{Event, NetnsPath, Outcome, Remembered, TaskId, Work};
+use super::event::{Event, HostLook, NetnsPath, Outcome, Remembered, TaskId, Work};
 use super::records::{NodeSettings, Record, Records};
 use super::walk::{Places, compare, open_netns, walk};
 use super::watchdog::{Heartbeat, Watchdog};
@@ -81,6 +81,7 @@ impl Context {
         let host_side = site.ambient.then(|| host.try_clone()).transpose()?;
         let host_side =
             host_side.map(|netns| Host::new(netns, site.host_rules.clone(), site.ipv6, site.native_nftables));
+        let host_side = host_side.map(|host| host.with_processes(site.host_root.clone()));
         let branches = (site.ambient && site.aws_branch_eni).then(|| host.try_clone()).transpose()?;
         let branches = branches.map(|netns| Branches::recall(netns, &site.run_dir));
         Ok(Context {
@@ -401,8 +402,8 @@ fn leave(context: &Context, uid: &str) -> Result<()> {
     host.remove(uid, &entries(host, uid)?).and(routed)
 }
 
-fn look_after_host(context: &Context, prune: bool) -> Result<Vec<String>> {
-    let Some(host) = &context.host_side else { return Ok(Vec::new()) };
+fn look_after_host(context: &Context, prune: bool) -> Result<HostLook> {
+    let Some(host) = &context.host_side else { return Ok(HostLook::default()) };
     let mut differences = host.ensure(context.programmer()?.engine())?;
     if prune {
         differences.extend(host.prune()?);
@@ -411,7 +412,7 @@ fn look_after_host(context: &Context, prune: bool) -> Result<Vec<String>> {
         let known = prune.then(|| host.in_kernel()).transpose()?.map(|all| all.into_values().collect());
         differences.extend(branches.ensure(known.as_ref())?);
     }
-    Ok(differences)
+    Ok(HostLook { differences, probers: host.probers() })
 }
 
 impl Context {

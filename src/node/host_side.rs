@@ -1,5 +1,6 @@
 //! How the host's side stands: the rule that marks the kubelet's probes, and the probe sets.
 
+use crate::dataplane::kubelet::Probers;
 use std::time::{Duration, Instant};
 
 /// Between the first tries to put the host's side in place.
@@ -17,6 +18,8 @@ pub(super) struct HostSide {
     /// It was right once.
     done: bool,
     failures: u32,
+    /// The processes whose connections to pods count as the kubelet's probes, where native rules say which.
+    probers: Option<Probers>,
 }
 
 /// How the host's side stood before it was right.
@@ -58,8 +61,19 @@ impl HostSide {
             (true, 0) => Before::Right,
             (true, failures) => Before::Failed(failures),
         };
-        *self = HostSide { at: (!interval.is_zero()).then(|| now + interval), done: true, failures: 0 };
+        (self.done, self.failures) = (true, 0);
+        self.at = (!interval.is_zero()).then(|| now + interval);
         before
+    }
+
+    /// These processes count as the kubelet from now on.
+    pub fn tell_by(&mut self, probers: Option<Probers>) {
+        self.probers = probers;
+    }
+
+    /// The processes that count as the kubelet, where native rules say which.
+    pub fn probers(&self) -> Option<Probers> {
+        self.probers
     }
 
     /// It cannot be put in place for now.

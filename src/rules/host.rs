@@ -21,6 +21,8 @@ pub struct Settings {
     pub probe_v4: Ipv4Addr,
     /// `HOST_PROBE_SNAT_IPV6`.
     pub probe_v6: Ipv6Addr,
+    /// The user whose processes count as the kubelet; `None`: any process of the host.
+    pub kubelet: Option<u32>,
 }
 
 /// Name of the ipset that holds the addresses of the node's enrolled pods.
@@ -48,8 +50,9 @@ pub fn rules(settings: &Settings, family: Family) -> RuleSet {
         Family::V4 => settings.probe_v4.into(),
         Family::V6 => settings.probe_v6.into(),
     };
+    let prober = settings.kubelet.map_or(Test::LocalSocket, Test::User);
     let rule = Rule::new(
-        [Test::LocalSocket.into(), protocol(Protocol::Tcp), Test::DestinationSet(probe_set(family)).into()],
+        [prober.into(), protocol(Protocol::Tcp), Test::DestinationSet(probe_set(family)).into()],
         Target::SourceNat(probe),
     );
     RuleSet {

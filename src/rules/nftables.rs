@@ -54,6 +54,43 @@ pub struct Base {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule(pub Vec<Statement>);
 
+impl Rule {
+    /// Its conditions, and what happens to a packet for which all of them hold. Between the two, packets are counted.
+    pub fn parts(&self) -> (&[Statement], &[Statement]) {
+        let conditions = self.0.iter().take_while(|one| one.is_condition()).count();
+        self.0.split_at(conditions)
+    }
+}
+
+impl Statement {
+    fn is_condition(&self) -> bool {
+        match self {
+            Statement::Family(_)
+            | Statement::Protocol(..)
+            | Statement::Address(..)
+            | Statement::InSet(..)
+            | Statement::From(..)
+            | Statement::To(..)
+            | Statement::Port(..)
+            | Statement::Mark(..)
+            | Statement::User(..)
+            | Statement::Group(..)
+            | Statement::Socket
+            | Statement::State(..) => true,
+            Statement::SetMark(..)
+            | Statement::CopyMark(_)
+            | Statement::Zone(_)
+            | Statement::Tproxy(..)
+            | Statement::Redirect(_)
+            | Statement::SourceNat(_)
+            | Statement::Accept
+            | Statement::Drop
+            | Statement::Return
+            | Statement::Jump(_) => false,
+        }
+    }
+}
+
 /// Which address or port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -395,17 +432,25 @@ mod tests {
             assert_eq!(said, want, "{rule:?}");
         };
         let everywhere = || destination("0.0.0.0/0".parse::<IpNet>().unwrap());
-        check(vec![], Target::Return, &[" return"]);
-        check(vec![protocol(tcp), to_port(tcp, 7)], Target::Drop, &[" tcp dport 7 drop"]);
-        check(vec![protocol(tcp), !to_ports(tcp, [7, 8])], Target::Drop, &[" tcp dport != 7 tcp dport != 8 drop"]);
-        check(vec![to_ports(tcp, [7, 8])], Target::Accept, &[" tcp dport 7 accept", " tcp dport 8 accept"]);
-        check(vec![everywhere()], Target::Accept, &[" meta nfproto ipv4 accept"]);
+        check(vec![], Target::Return, &[" counter return"]);
+        check(vec![protocol(tcp), to_port(tcp, 7)], Target::Drop, &[" tcp dport 7 counter drop"]);
+        check(
+            vec![protocol(tcp), !to_ports(tcp, [7, 8])],
+            Target::Drop,
+            &[" tcp dport != 7 tcp dport != 8 counter drop"],
+        );
+        check(
+            vec![to_ports(tcp, [7, 8])],
+            Target::Accept,
+            &[" tcp dport 7 counter accept", " tcp dport 8 counter accept"],
+        );
+        check(vec![everywhere()], Target::Accept, &[" meta nfproto ipv4 counter accept"]);
         check(vec![!everywhere(), protocol(tcp)], Target::Accept, &[]);
         let invalid = vec![conn_state([ConnState::Invalid])];
-        check(invalid, Target::Jump("ISTIO_DROP"), &[" meta l4proto tcp ct state invalid jump istio-drop"]);
+        check(invalid, Target::Jump("ISTIO_DROP"), &[" meta l4proto tcp ct state invalid counter jump istio-drop"]);
         let whole = Mark { value: 5, mask: u32::MAX };
         let tproxy = Target::Tproxy { port: 9, mark: whole };
-        let taken = " meta l4proto tcp tproxy ip6 to :9 meta mark set 0x5 accept";
-        check(vec![protocol(tcp)], tproxy, &[taken, " meta l4proto tcp drop"]);
+        let taken = " meta l4proto tcp counter tproxy ip6 to :9 meta mark set 0x5 accept";
+        check(vec![protocol(tcp)], tproxy, &[taken, " meta l4proto tcp counter drop"]);
     }
 }

@@ -1,5 +1,7 @@
 //! The host's side, in a network namespace that plays the host: sets, rule, and whatever others do to them.
 
+mod kubelet;
+
 use crate::support::netns::{Backend, iptables_save, run_in};
 use ferrule::dataplane::engine::{Engine, Options};
 use ferrule::dataplane::host::Host;
@@ -51,7 +53,7 @@ impl Node {
 
     fn host(netns: &Netns, ipv6: bool, native: bool) -> Host {
         let probe_v6 = "fd16:9254:7127:1337:ffff:ffff:ffff:ffff".parse().unwrap();
-        let settings = Settings { probe_v4: [169, 254, 7, 127].into(), probe_v6 };
+        let settings = Settings { probe_v4: [169, 254, 7, 127].into(), probe_v6, kubelet: None };
         Host::new(netns.try_clone().unwrap(), settings, ipv6, native)
     }
 
@@ -280,8 +282,8 @@ fn tables_of_our_own_are_kept_with_their_sets() {
         "type ipv4_addr",
         "elements = { 10.0.0.1 comment \"uid-a\" }",
         "type nat hook postrouting priority srcnat; policy accept;",
-        "ip daddr @istio-inpod-probes-v4 snat ip to 169.254.7.127",
-        "ip6 daddr @istio-inpod-probes-v6 snat ip6 to fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
+        "ip daddr @istio-inpod-probes-v4 counter packets 0 bytes 0 snat ip to 169.254.7.127",
+        "ip6 daddr @istio-inpod-probes-v6 counter packets 0 bytes 0 snat ip6 to fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
     ] {
         assert!(right.contains(part), "{part}: {right}");
     }

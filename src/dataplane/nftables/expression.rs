@@ -47,7 +47,10 @@ mod ct {
 /// The value of `NFTA_RULE_EXPRESSIONS`.
 pub fn expressions(rule: &Rule) -> Vec<u8> {
     let mut list = List::default();
-    rule.0.iter().for_each(|one| list.statement(one));
+    let (conditions, steps) = rule.parts();
+    conditions.iter().for_each(|one| list.statement(one));
+    list.expression("counter", &[]);
+    steps.iter().for_each(|one| list.statement(one));
     list.bytes
 }
 

@@ -7,7 +7,7 @@
 use super::{Node, Phase, State};
 use crate::error::Result;
 use crate::metrics;
-use crate::node::event::Work;
+use crate::node::event::{HostLook, Work};
 use crate::node::host_side::Before;
 use crate::node::pod::{Job, Pod};
 use crate::node::tasks::Task;
@@ -45,9 +45,9 @@ impl Node {
     }
 
     /// The host's side was looked at, and put right where that was needed.
-    pub(super) fn host_done(&mut self, result: Result<Vec<String>>) {
+    pub(super) fn host_done(&mut self, result: Result<HostLook>) {
         match result {
-            Ok(differences) => {
+            Ok(HostLook { differences, probers }) => {
                 match self.host.right(self.now, self.config.verify_interval) {
                     Before::Never => log::info!("the host's rules and probe sets are in place"),
                     _ if !differences.is_empty() => {
@@ -57,6 +57,7 @@ impl Node {
                     Before::Failed(failures) => log::warn!(failures = failures; "the host's side is in place again"),
                     Before::Right => {}
                 }
+                self.host.tell_by(probers);
                 self.condition(CONDITION, None);
             }
             Err(e) => {

@@ -34,6 +34,10 @@ pub struct Status {
     /// In words, that there is no ztunnel where one is needed.
     #[serde(default)]
     pub no_ztunnel: Option<String>,
+    /// In words, the processes whose connections to pods count as the kubelet's probes; null where the rules are
+    /// iptables', for which any process of the host does.
+    #[serde(default)]
+    pub probers: Option<String>,
     /// Connected ztunnels, the newest last.
     pub ztunnels: Vec<ZtunnelStatus>,
     /// Pods of this node, by uid.
@@ -123,6 +127,7 @@ impl State {
             reasons,
             unread: node.unread.iter().map(|unread| unread.text.clone()).collect(),
             no_ztunnel: (ambient && node.ztunnels.is_empty()).then(|| node.no_ztunnel()),
+            probers: node.host.probers().map(|probers| probers.to_string()),
             ztunnels: ztunnels.collect(),
             pods: self.pods.iter().map(|pod| node.pod_status(pod)).collect(),
         };

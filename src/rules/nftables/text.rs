@@ -51,7 +51,10 @@ fn hook_name(hook: BuiltIn) -> &'static str {
 /// Each statement preceded by a blank.
 impl Display for Rule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|one| write!(f, " {one}"))
+        let (conditions, steps) = self.parts();
+        conditions.iter().try_for_each(|one| write!(f, " {one}"))?;
+        f.write_str(" counter")?;
+        steps.iter().try_for_each(|one| write!(f, " {one}"))
     }
 }
 

@@ -42,7 +42,8 @@ fn of_ambient_pods() {
 
 #[test]
 fn of_the_host() {
-    let settings = host::Settings { probe_v4: [169, 254, 7, 127].into(), probe_v6: "fd16::1".parse().unwrap() };
+    let settings =
+        host::Settings { probe_v4: [169, 254, 7, 127].into(), probe_v6: "fd16::1".parse().unwrap(), kubelet: None };
     for ipv6 in [true, false] {
         // Written twice, the host's table keeps its chains' old rules: the second needs to know them.
         let program = host::program(&settings, ipv6);

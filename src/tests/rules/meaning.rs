@@ -27,6 +27,7 @@ fn rules_mean_what_istio_means() {
     let probe = host::Settings {
         probe_v4: plain().probe_v4,
         probe_v6: "fd16:9254:7127:1337:ffff:ffff:ffff:ffff".parse().unwrap(),
+        kubelet: None,
     };
     check("host", |family| render::restore(&host::rules(&probe, family)));
 }

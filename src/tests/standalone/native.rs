@@ -26,7 +26,7 @@ fn is_native(netns: &PodNetns, families: usize) -> bool {
         && count(&text, "redirect to :15001") == families
         && count(
             &text,
-            "ip daddr != 127.0.0.1 tcp dport != 15008 meta mark & 0x00000fff != 0x00000539 redirect to :15006",
+            "ip daddr != 127.0.0.1 tcp dport != 15008 meta mark & 0x00000fff != 0x00000539 counter redirect to :15006",
         ) == 1
         && count(&rules(netns), "fwmark 0x111/0xfff") == families
         && !rules(netns).contains("ISTIO")
@@ -49,6 +49,8 @@ fn a_pod_from_add_to_del_on_a_node_without_programs() {
     let host = || nft_list(world.node.host.netns());
     eventually("the pod is in the probe set", || host().contains(&format!("elements = {{ {IP} comment \"web\" }}")));
     eventually("the rule is there", || host().contains("snat ip to 169.254.7.127"));
+    let probers = || world.node.status().and_then(|status| status.probers);
+    eventually("told", || probers().as_deref() == Some("any process of the host, for no kubelet was found"));
     // What others do to it is put right by the verification.
     let noticed = || world.agent().log().matches("enrolled; it is over").count();
     for damage in [
@@ -98,6 +100,7 @@ fn an_agent_that_is_told_another_backend_moves_everything() {
     world.assert_enrolled("web", &netns);
     let host = |world: &World| nft_list(world.node.host.netns()) + &run_in(world.node.host.netns(), "ipset", &["list"]);
     eventually("the pod is in the ipset", || host(&world).contains(&format!("{IP} comment \"web\"")));
+    assert_eq!(world.node.status().unwrap().probers, None);
     for native in [true, false] {
         world.agent.take().unwrap().terminate();
         let more = if native { &["--native-nftables"][..] } else { &[] };

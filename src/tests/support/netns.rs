@@ -75,9 +75,9 @@ pub fn iptables_save(netns: &Netns, backend: Backend, family: Family) -> String 
     lines.map(|line| line.split_once(" [").map_or(line, |(rest, _)| rest)).collect::<Vec<_>>().join("\n")
 }
 
-/// What `nft list ruleset` says inside a namespace.
+/// What `nft list ruleset` says inside a namespace, without what it has counted.
 pub fn nft_list(netns: &Netns) -> String {
-    run_in(netns, "nft", &["list", "ruleset"])
+    run_in(netns, "nft", &["-s", "list", "ruleset"])
 }
 
 /// Runs a program inside a namespace and returns its output; panics when it fails.

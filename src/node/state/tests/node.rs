@@ -2,6 +2,7 @@
 //! replaced behind our back.
 
 use super::*;
+use crate::node::event::HostLook;
 
 fn node_config() -> Config {
     Config { cluster: true, host_side: true, verify_interval: Duration::from_secs(30), ..config() }
@@ -23,7 +24,10 @@ impl Script {
     fn node() -> Self {
         let mut script = Script::after(node_config(), Vec::new(), Published::new());
         assert_eq!(script.step(Event::Tick), ["host"]);
-        assert_eq!(script.done(Outcome::Hosted(Ok(vec!["all of it".to_owned()]))), NOTHING);
+        assert_eq!(
+            script.done(Outcome::Hosted(Ok(HostLook { differences: vec!["all of it".to_owned()], probers: None }))),
+            NOTHING
+        );
         script.source(namespace());
         script.source(Notice::Synced);
         script.ztunnel(Zds::Connected(ConnectionId(1)));
@@ -77,7 +81,7 @@ fn a_host_side_that_cannot_be_had_holds_no_pod_up() {
     assert_eq!(script.pass(Duration::from_millis(6)), ["enter a [10.0.0.1] inside n1"]);
     script.done(Outcome::Entered(Ok(())));
     assert_eq!(script.pass(Duration::from_millis(2100)), ["host, pruned"]);
-    script.done(Outcome::Hosted(Ok(Vec::new())));
+    script.done(Outcome::Hosted(Ok(HostLook::default())));
     assert_eq!(script.state.not_ready(), NOTHING);
 }
 
@@ -95,7 +99,7 @@ fn nothing_is_pruned_while_a_pod_lacks_its_address() {
 fn what_was_annotated_before_us_is_looked_for() {
     let mut script = Script::after(node_config(), Vec::new(), Published::new());
     script.step(Event::Tick);
-    script.done(Outcome::Hosted(Ok(Vec::new())));
+    script.done(Outcome::Hosted(Ok(HostLook::default())));
     script.source(namespace());
     script.source(annotated("a", true, "enabled"));
     script.source(annotated("b", false, "pending"));
@@ -203,7 +207,7 @@ fn a_sandbox_that_was_replaced_is_followed() {
     let due = script.pass(Duration::from_secs(30));
     assert_eq!(due, ["check n1", "host, pruned", "compare a"]);
     script.done(Outcome::Checked(Ok(Differences::default()), None));
-    script.done(Outcome::Hosted(Ok(Vec::new())));
+    script.done(Outcome::Hosted(Ok(HostLook::default())));
     let netns = script.netns("n2");
     let moved = BTreeMap::from([("a".to_owned(), Some(netns))]);
     assert_eq!(script.done(Outcome::Compared(Ok(moved))), ["apply n2, remembered"]);
@@ -219,7 +223,7 @@ fn processes_elsewhere_without_the_address_are_shown_and_change_nothing() {
     let mut script = Script::node_with_pod();
     script.pass(Duration::from_secs(30));
     script.done(Outcome::Checked(Ok(Differences::default()), None));
-    script.done(Outcome::Hosted(Ok(Vec::new())));
+    script.done(Outcome::Hosted(Ok(HostLook::default())));
     let moved = BTreeMap::from([("a".to_owned(), None)]);
     let told = script.done(Outcome::Compared(Ok(moved)));
     assert_eq!(
@@ -230,7 +234,7 @@ fn processes_elsewhere_without_the_address_are_shown_and_change_nothing() {
     let due = script.pass(Duration::from_secs(30));
     assert!(due.contains(&"compare a".to_owned()), "{due:?}");
     script.done(Outcome::Checked(Ok(Differences::default()), None));
-    script.done(Outcome::Hosted(Ok(Vec::new())));
+    script.done(Outcome::Hosted(Ok(HostLook::default())));
     assert_eq!(script.done(Outcome::Compared(Ok(BTreeMap::new()))), NOTHING);
     assert_eq!(script.state_of("a"), "enrolled");
 }

@@ -3,7 +3,7 @@
 //! This file is long because the world around the state, what may happen in it, and what must hold are one thing.
 
 use super::*;
-use crate::node::event::NetnsPath;
+use crate::node::event::{HostLook, NetnsPath};
 use crate::zds::server::Request as Told;
 use std::collections::BTreeSet;
 
@@ -354,7 +354,7 @@ impl World {
             }
             Work::Enter { .. } => Outcome::Entered(if self.chance.one_in(8) { Err(failed()) } else { Ok(()) }),
             Work::Leave(_) => Outcome::Left(Ok(())),
-            Work::Host { .. } => Outcome::Hosted(Ok(Vec::new())),
+            Work::Host { .. } => Outcome::Hosted(Ok(HostLook::default())),
             Work::Redirect(..) => Outcome::Redirected(Ok(())),
             Work::Inspect(..) => Outcome::Inspected(Ok(Vec::new())),
         };
