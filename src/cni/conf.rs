@@ -26,6 +26,8 @@ pub struct NetConf {
     pub enablement_selectors: Value,
     /// `exclude_namespaces`: never touched.
     pub exclude_namespaces: Vec<String>,
+    /// `exclude_runtime_classes`: pods of these are never touched.
+    pub exclude_runtime_classes: Vec<String>,
     /// `pod_namespace`: the namespace of the agent's own pod.
     pub pod_namespace: String,
     /// `native_nftables`: nf_tables rules instead of iptables.
@@ -78,6 +80,7 @@ impl NetConf {
             ambient_enabled: fields.get("ambient_enabled")?.unwrap_or_default(),
             enablement_selectors: fields.get("enablement_selectors")?.unwrap_or_default(),
             exclude_namespaces: exclude_namespaces.unwrap_or_default(),
+            exclude_runtime_classes: fields.get("exclude_runtime_classes")?.unwrap_or_default(),
             pod_namespace: fields.get("pod_namespace")?.unwrap_or_default(),
             native_nftables: fields.get("native_nftables")?.unwrap_or_default(),
             // A level that nobody knows is no reason to fail a pod.

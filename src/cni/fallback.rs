@@ -100,6 +100,7 @@ fn policy(conf: &NetConf) -> Result<Policy> {
         ambient_enabled: conf.ambient_enabled,
         selectors,
         exclude_namespaces: conf.exclude_namespaces.clone(),
+        exclude_runtime_classes: conf.exclude_runtime_classes.clone(),
         system_namespace: conf.pod_namespace.clone(),
     })
 }

@@ -78,6 +78,7 @@ mod tests {
             ambient_enabled: true,
             selectors: EnablementSelectors::parse(selectors).unwrap(),
             exclude_namespaces: vec!["kube-system".to_owned()],
+            exclude_runtime_classes: Vec::new(),
             system_namespace: "istio-system".to_owned(),
         }
     }

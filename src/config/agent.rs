@@ -238,6 +238,7 @@ impl Config {
                 agent_run_dir: self.site.run_dir.to_string(),
                 ambient_enabled: self.policy.ambient_enabled,
                 enablement_selectors: self.selectors_json.clone(),
+                exclude_runtime_classes: self.policy.exclude_runtime_classes.clone(),
                 exclude_namespaces: self.policy.exclude_namespaces.clone(),
                 pod_namespace: self.own_namespace().to_owned(),
                 native_nftables: self.site.native_nftables,

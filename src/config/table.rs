@@ -6,7 +6,7 @@ use super::agent::Config;
 use super::option::{Expected, Name, Row, Section, Spec, Takes};
 use super::value::{
     address, boolean, cgroup_roots, duration, enablement_selectors, file_name, host_path, log_levels, mode, namespaces,
-    one_of, path, pod_source, port,
+    one_of, path, pod_source, port, runtime_classes,
 };
 use crate::pod::query::{self, FieldSelector};
 use crate::sys::file::HostRoot;
@@ -115,6 +115,14 @@ pub const TABLE: &[Row<Config>] = &[
         Section::Ambient,
         "Namespaces that are never touched, separated by commas.",
         |c, v| put(&mut c.policy.exclude_namespaces, namespaces(v)),
+    ),
+    flag(
+        "exclude-runtime-classes",
+        "LIST",
+        "",
+        Section::Ambient,
+        "Runtime classes (spec.runtimeClassName) whose pods are never touched, separated by commas: sandboxed runtimes.",
+        |c, v| put(&mut c.policy.exclude_runtime_classes, runtime_classes(v)),
     ),
     switch(
         "ambient-dns-capture",

@@ -22,16 +22,26 @@ pub fn list(text: &str) -> Vec<String> {
 
 /// Names of namespaces: DNS labels (RFC 1123), separated by commas.
 pub fn namespaces(text: &str) -> Result<Vec<String>, Expected> {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let is_label = |name: &str| {
-        let ends = name.bytes().next().is_some_and(inner) && name.bytes().last().is_some_and(inner);
-        ends && name.len() <= 63 && name.bytes().all(|b| inner(b) || b == b'-')
-    };
+    names(text, "namespaces", is_label)
+}
+
+/// Names of runtime classes: DNS subdomains (RFC 1123), separated by commas.
+pub fn runtime_classes(text: &str) -> Result<Vec<String>, Expected> {
+    names(text, "runtime classes", |name| name.len() <= 253 && name.split('.').all(is_label))
+}
+
+fn names(text: &str, of: &str, is_name: impl Fn(&str) -> bool) -> Result<Vec<String>, Expected> {
     let names = list(text);
-    match names.iter().find(|name| !is_label(name)) {
-        Some(wrong) => Err(format!("names of namespaces, separated by commas; {wrong:?} cannot be one")),
+    match names.iter().find(|name| !is_name(name)) {
+        Some(wrong) => Err(format!("names of {of}, separated by commas; {wrong:?} cannot be one")),
         None => Ok(names),
     }
+}
+
+fn is_label(name: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let ends = name.bytes().next().is_some_and(inner) && name.bytes().last().is_some_and(inner);
+    ends && name.len() <= 63 && name.bytes().all(|b| inner(b) || b == b'-')
 }
 
 /// A file mode: octal as `0600` or `0o600`, decimal as `384`.

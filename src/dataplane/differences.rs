@@ -12,6 +12,8 @@ pub struct Differences {
     /// The rules of others that packets come to before ours. They were there when ours were appended, or were put there
     /// since; that alone is no difference, for it is not ours to move them.
     pub preceding: Vec<Preceding>,
+    /// No interface has one of the pod's addresses, so that no rule sees its packets: its runtime has taken them over.
+    pub bypassed: bool,
 }
 
 impl Differences {

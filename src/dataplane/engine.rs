@@ -199,7 +199,7 @@ impl Engine {
             let rules = std::mem::take(&mut survey.differences);
             visit.ask_effects(wanted, &mut survey)?;
             let preceding = [survey.preceding, visit.preceding_policy_rules(wanted)?].concat();
-            Ok(Differences { rules, routes: survey.differences, preceding })
+            Ok(Differences { rules, routes: survey.differences, preceding, bypassed: false })
         })
     }
 

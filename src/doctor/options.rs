@@ -57,6 +57,7 @@ pub(super) fn options(flags: &[&str]) -> Options {
                 ambient_enabled: on("--ambient-enabled"),
                 enablement_selectors: serde_json::json!([]),
                 exclude_namespaces: Vec::new(),
+                exclude_runtime_classes: Vec::new(),
                 pod_namespace: "istio-system".to_owned(),
                 native_nftables: on("--native-nftables"),
                 detection_retry: false,

@@ -16,6 +16,8 @@ pub struct Entry {
     pub enablement_selectors: Value,
     /// Namespaces that are never touched.
     pub exclude_namespaces: Vec<String>,
+    /// Runtime classes whose pods are never touched. Named in the entry only when there are some.
+    pub exclude_runtime_classes: Vec<String>,
     /// Namespace the agent runs in.
     pub pod_namespace: String,
     /// The nf_tables backend is used instead of iptables.
@@ -41,6 +43,9 @@ impl Entry {
         put("pod_namespace", self.pod_namespace.as_str().into());
         put("native_nftables", self.native_nftables.into());
         put("enable_ambient_detection_retry", self.detection_retry.into());
+        if !self.exclude_runtime_classes.is_empty() {
+            put("exclude_runtime_classes", self.exclude_runtime_classes.clone().into());
+        }
         if self.status_gate {
             put("status_gate", true.into());
         }

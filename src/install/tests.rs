@@ -72,6 +72,7 @@ impl Node {
                 ambient_enabled: true,
                 enablement_selectors: serde_json::json!([]),
                 exclude_namespaces: Vec::new(),
+                exclude_runtime_classes: Vec::new(),
                 pod_namespace: "istio-system".to_owned(),
                 native_nftables: false,
                 detection_retry: false,

@@ -183,7 +183,7 @@ pub enum Work {
     /// Bring the namespace to the settings; remember the sandbox on disk before anything is changed in it.
     Apply(Arc<Netns>, Settings, Option<Record>),
     /// Compare the namespace with the settings; remember the sandbox if an earlier attempt to do so failed.
-    Check(Arc<Netns>, Settings, Option<Record>),
+    Check(Arc<Netns>, Settings, Vec<IpAddr>, Option<Record>),
     /// Which of these settings are the rules in the namespace made of?
     Recognise(Arc<Netns>, Vec<(NodeSettings, Settings)>),
     /// Redirect the namespace to its sidecar. The addresses are the pod's, if they are known.
@@ -296,6 +296,8 @@ pub struct Walked {
     pub found: BTreeMap<String, Arc<Netns>>,
     /// What was taken for a pod's and is none of its, by uid, one clause each.
     pub refused: BTreeMap<String, Vec<String>>,
+    /// Those whose processes are in a namespace without any of their addresses.
+    pub bypassed: BTreeSet<String>,
 }
 
 /// The record as it was written; `None` when none was asked for or it could not be written.

@@ -14,7 +14,8 @@ use super::walk::{Places, compare, open_netns, walk};
 use super::watchdog::{Heartbeat, Watchdog};
 use crate::dataplane::branch_eni::Branches;
 use crate::dataplane::host::Host;
-use crate::dataplane::inpod::{self, InPod};
+use crate::dataplane::inpod::{self, Differences, InPod};
+use crate::dataplane::procfs::carries_one_of;
 use crate::dataplane::procfs::root::CgroupRoots;
 use crate::error::{Error, Kind, Result};
 use crate::logging::{News, Repeat};
@@ -263,10 +264,9 @@ fn perform(context: &Context, work: Work) -> Outcome {
             let preceding = context.programmer().and_then(|programmer| programmer.bring(&netns, &settings));
             Outcome::Applied(preceding, remembered)
         }
-        Work::Check(netns, settings, record) => {
+        Work::Check(netns, settings, ips, record) => {
             let remembered = remember(context, &netns, record);
-            let differences = context.programmer().and_then(|programmer| programmer.compare(&netns, &settings));
-            Outcome::Checked(differences, remembered)
+            Outcome::Checked(check(context, &netns, &settings, &ips), remembered)
         }
         Work::Recognise(netns, candidates) => Outcome::Recognised(recognise(context, &netns, candidates)),
         Work::Redirect(netns, wanted, ips) => Outcome::Redirected(redirect(context, &netns, &wanted, ips)),
@@ -287,6 +287,13 @@ fn perform(context: &Context, work: Work) -> Outcome {
         Work::Compare(pods) => Outcome::Compared(compare(&context.places(), &pods)),
         Work::Probe(paths) => Outcome::Probed(probe(context, paths)),
     }
+}
+
+/// Whether the rules are right, and see the packets of the pod with these addresses.
+fn check(context: &Context, netns: &Netns, settings: &Settings, ips: &[IpAddr]) -> Result<Differences> {
+    let mut differences = context.programmer()?.compare(netns, settings)?;
+    differences.bypassed = !ips.is_empty() && !carries_one_of(netns, ips)?;
+    Ok(differences)
 }
 
 fn redirect(context: &Context, netns: &Netns, wanted: &Redirection, ips: Vec<IpAddr>) -> Result<()> {

@@ -5,6 +5,7 @@
 //! its processes must not say that it is another pod's. Whoever fails that is looked for by its own processes.
 
 use super::event::{Sought, Walked};
+use crate::dataplane::procfs::refusal::Refusal;
 use crate::dataplane::procfs::root::CgroupRoots;
 use crate::dataplane::procfs::{Processes, Wanted, admit, carries_one_of, uids_of};
 use crate::error::{Error, Kind, Result};
@@ -69,9 +70,12 @@ pub fn walk(places: &Places<'_>, sought: &[Sought], mut claimed: BTreeSet<NetnsI
     if !others.is_empty() {
         let running = places.processes().find(&others, &claimed)?;
         walked.found.extend(running.found.into_iter().map(|(uid, netns)| (uid, Arc::new(netns))));
-        let refused = running.refused.into_iter();
-        let said = |why: Vec<_>| why.iter().map(ToString::to_string).collect();
-        walked.refused = refused.map(|(uid, why)| (uid, said(why))).collect();
+        for (uid, why) in running.refused {
+            if why.contains(&Refusal::Address) {
+                walked.bypassed.insert(uid.clone());
+            }
+            walked.refused.insert(uid, why.iter().map(ToString::to_string).collect());
+        }
     }
     Ok(walked)
 }

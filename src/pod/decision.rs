@@ -53,6 +53,8 @@ pub struct Policy {
     pub selectors: EnablementSelectors,
     /// `--exclude-namespaces`.
     pub exclude_namespaces: Vec<String>,
+    /// `--exclude-runtime-classes`.
+    pub exclude_runtime_classes: Vec<String>,
     /// `SYSTEM_NAMESPACE`, where ztunnel runs.
     pub system_namespace: String,
 }
@@ -62,7 +64,8 @@ impl Policy {
     /// every process of one build.
     pub fn fingerprint(&self) -> String {
         let mut hasher = DefaultHasher::new();
-        (self.ambient_enabled, &self.selectors, &self.exclude_namespaces).hash(&mut hasher);
+        (self.ambient_enabled, &self.selectors, &self.exclude_namespaces, &self.exclude_runtime_classes)
+            .hash(&mut hasher);
         format!("{:016x}", hasher.finish())
     }
 }
@@ -113,6 +116,14 @@ fn walk(policy: &Policy, pod: &Pod, namespace_labels: &StringMap, trace: &mut Tr
     let facts = format_args!("namespace {namespace}; --exclude-namespaces is {excluded:?}");
     if trace.ask("Is its namespace excluded?", excluded.contains(namespace), facts) {
         return none(format!("namespace {namespace} is excluded (--exclude-namespaces)"));
+    }
+    let excluded = &policy.exclude_runtime_classes;
+    if !excluded.is_empty() {
+        let class = &pod.runtime_class;
+        let facts = format_args!("spec.runtimeClassName is {class:?}; --exclude-runtime-classes is {excluded:?}");
+        if trace.ask("Is its runtime class excluded?", excluded.contains(class), facts) {
+            return none(format!("runtime class {class} is excluded (--exclude-runtime-classes)"));
+        }
     }
     let finished = pod.phase == Phase::Finished;
     let facts = format_args!("status.phase is {}Succeeded or Failed", if finished { "" } else { "not " });
@@ -219,6 +230,7 @@ mod tests {
                 ambient_enabled: !case.ambient_off,
                 selectors: if case.no_selectors { EnablementSelectors::default() } else { chart.clone() },
                 exclude_namespaces: vec!["kube-system".to_owned()],
+                exclude_runtime_classes: vec!["gvisor".to_owned()],
                 system_namespace: "istio-system".to_owned(),
             };
             let pod = decode_pod(&case.pod.to_string()).unwrap();

@@ -257,6 +257,8 @@ struct Spec {
     #[serde(deserialize_with = "or_default")]
     host_network: bool,
     host_users: Option<bool>,
+    #[serde(default, deserialize_with = "or_default")]
+    runtime_class_name: String,
     #[serde(deserialize_with = "or_default")]
     restart_policy: String,
     #[serde(deserialize_with = "or_default")]
@@ -342,6 +344,7 @@ impl RawPod {
             phase,
             host_network: spec.host_network,
             host_users: spec.host_users.unwrap_or(true),
+            runtime_class: spec.runtime_class_name,
             being_deleted: metadata.deletion_timestamp.is_some(),
             proxy: containers().find(|c| c.name == "istio-proxy").map(|c| Box::new(c.proxy())),
             has_istio_init: containers().any(|c| c.name == "istio-init"),
@@ -461,6 +464,7 @@ mod tests {
             phase: Phase::Active,
             host_network: false,
             host_users: true,
+            runtime_class: String::new(),
             being_deleted: false,
             proxy: None,
             has_istio_init: false,

@@ -50,6 +50,8 @@ pub struct Pod {
     pub host_network: bool,
     /// `spec.hostUsers`: false for a pod with a user namespace of its own.
     pub host_users: bool,
+    /// `spec.runtimeClassName`; empty when unset.
+    pub runtime_class: String,
     /// `metadata.deletionTimestamp` is set.
     pub being_deleted: bool,
     /// The container `istio-proxy`, init or not, if there is one.

@@ -167,6 +167,7 @@ fn fixture_entry() -> Entry {
             {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}
         ]),
         exclude_namespaces: vec!["kube-system".to_owned()],
+        exclude_runtime_classes: Vec::new(),
         pod_namespace: "istio-system".to_owned(),
         native_nftables: false,
         detection_retry: false,

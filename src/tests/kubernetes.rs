@@ -13,6 +13,7 @@ mod ports;
 mod records;
 mod repair;
 mod rollover;
+mod sandboxed;
 mod stop;
 mod uninstall;
 mod unreadable;

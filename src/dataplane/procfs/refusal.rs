@@ -77,7 +77,11 @@ impl fmt::Display for Refusal {
                 "a process whose network belongs to a user namespace that was made inside the pod, or outside of the \
                  node's",
             ),
-            Refusal::Address => f.write_str("a process in a network namespace that has none of the pod's addresses"),
+            Refusal::Address => f.write_str(
+                "a process in a network namespace where no interface has one of the pod's addresses (a sandboxed \
+                 runtime, as gVisor, takes them over, and no rule would see a packet; --exclude-runtime-classes leaves \
+                 such pods out)",
+            ),
             Refusal::Unreadable(why) => write!(f, "a process that cannot be looked at: {why}"),
         }
     }

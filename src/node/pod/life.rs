@@ -52,6 +52,10 @@ impl Pod {
         }
         if self.object.as_ref().is_some_and(|old| old.ips != object.ips) {
             self.search.encourage();
+            if let Some(held) = self.sandbox.held_mut() {
+                // Its sandbox runs now: a sandboxed runtime has taken the addresses over by then.
+                held.verify(now);
+            }
         }
         self.name = object.name.clone();
         self.object.replace(object)

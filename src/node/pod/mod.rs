@@ -285,10 +285,10 @@ impl Pod {
         self.report.stands(state, now);
     }
 
-    /// What was wrong is over, unless its processes are elsewhere; returns what it was.
+    /// What was wrong is over, unless its processes are elsewhere or its packets pass by; returns what it was.
     pub fn trouble_over(&mut self) -> Option<String> {
-        let strayed = self.held().is_some_and(Held::has_strayed);
-        if strayed { None } else { self.report.over() }
+        let stays = self.held().is_some_and(|held| held.has_strayed() || held.is_bypassed());
+        if stays { None } else { self.report.over() }
     }
 
     /// Publishes this; returns whether that is news.

@@ -50,6 +50,8 @@ pub(in crate::node) struct Held {
     acknowledged: bool,
     /// The pod's processes are in another namespace, which is not provably the pod's.
     strayed: bool,
+    /// No interface in it has one of the pod's addresses: the rules see none of its packets.
+    bypassed: bool,
     /// When its rules are looked at next.
     verify_at: Option<Instant>,
     preceding: PrecedingRules,
@@ -71,7 +73,16 @@ pub(in crate::node) enum Rules {
 impl Held {
     fn new(netns: Arc<Netns>, rules: Rules, established: bool) -> Self {
         let preceding = PrecedingRules::default();
-        Held { netns, rules, established, acknowledged: false, strayed: false, verify_at: None, preceding }
+        Held {
+            netns,
+            rules,
+            established,
+            acknowledged: false,
+            strayed: false,
+            bypassed: false,
+            verify_at: None,
+            preceding,
+        }
     }
 
     /// The namespace.
@@ -97,6 +108,11 @@ impl Held {
     /// Whether the pod's processes are in another namespace.
     pub fn has_strayed(&self) -> bool {
         self.strayed
+    }
+
+    /// Whether the rules see none of the pod's packets.
+    pub fn is_bypassed(&self) -> bool {
+        self.bypassed
     }
 
     /// When its rules are looked at next.
@@ -142,6 +158,11 @@ impl Held {
     /// Notes whether the pod's processes are elsewhere; returns whether that is new.
     pub fn stray(&mut self, strayed: bool) -> bool {
         !std::mem::replace(&mut self.strayed, strayed) && strayed
+    }
+
+    /// Notes whether the rules see none of the pod's packets; returns whether that is new.
+    pub fn bypass(&mut self, bypassed: bool) -> bool {
+        !std::mem::replace(&mut self.bypassed, bypassed) && bypassed
     }
 
     /// The known rules stand behind these of others.

@@ -95,12 +95,14 @@ impl Node {
                 let ms = self.now.saturating_duration_since(came).as_secs_f64() * 1e3;
                 log::info!(uid = uid, pod:% = name; "enrolled, {ms:.1} ms after the request");
             }
-            (None, None) if pod.published() != Some(Redirection::Enabled) => {
+            (None, None) if pod.published() != Some(Redirection::Enabled) && pod.report().trouble().is_none() => {
                 log::info!(uid = uid, pod:% = name; "enrolled");
             }
             (None, None) => {}
         }
-        self.publish(pod, Some(Redirection::Enabled));
+        // Peers would send HBONE to a pod where nobody takes it.
+        let bypassed = pod.held().is_some_and(|held| held.is_bypassed());
+        self.publish(pod, (!bypassed).then_some(Redirection::Enabled));
     }
 
     /// The rules are right, no ztunnel has acknowledged. A plugin waits a bounded time; without one the rules stay,
@@ -181,7 +183,7 @@ impl Node {
         }
         if due || pod.waits().has_checks() {
             let id = netns.id();
-            let task = self.start(Work::Check(netns, goal.settings.clone(), pod.unwritten()));
+            let task = self.start(Work::Check(netns, goal.settings.clone(), pod.ips(), pod.unwritten()));
             pod.begin(task, Job::Checking(id));
         } else {
             self.sweep(pod);

@@ -61,7 +61,7 @@ impl State {
 
     /// The namespaces of broken pods were looked for.
     pub(super) fn sought(&mut self, uids: Vec<String>, walked: Result<Walked>) {
-        let (Walked { mut found, mut refused }, failure) = match walked {
+        let (Walked { mut found, mut refused, .. }, failure) = match walked {
             Ok(walked) => (walked, None),
             Err(e) => (Walked::default(), Some(format!("looking for its namespace failed: {e}"))),
         };

@@ -56,7 +56,7 @@ impl State {
 
     /// A walk is over. What was found of a pod that has got another sandbox meanwhile does not count.
     pub(super) fn walked(&mut self, sought: &[(String, u64)], walked: Result<Walked>) {
-        let (Walked { mut found, mut refused }, failure) = match walked {
+        let (Walked { mut found, mut refused, bypassed }, failure) = match walked {
             Ok(walked) => (walked, None),
             Err(e) => (Walked::default(), Some(format!("looking for its namespace failed: {e}"))),
         };
@@ -74,7 +74,13 @@ impl State {
                         let config = &self.node.config;
                         pod.found(netns, !config.reconcile_on_startup, config.settings);
                     }
-                    None => self.node.not_found(pod, failure.clone(), &refused),
+                    None => {
+                        self.node.not_found(pod, failure.clone(), &refused);
+                        if bypassed.contains(uid) {
+                            // Peers would send HBONE to a pod where nobody takes it.
+                            self.node.publish(pod, None);
+                        }
+                    }
                 }
             }
             self.advance(uid);

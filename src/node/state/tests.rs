@@ -48,6 +48,7 @@ fn config() -> Config {
             ambient_enabled: true,
             selectors: EnablementSelectors::parse(selectors).unwrap(),
             exclude_namespaces: Vec::new(),
+            exclude_runtime_classes: Vec::new(),
             system_namespace: "istio-system".to_owned(),
         },
         settings: node_settings(),
@@ -154,7 +155,7 @@ impl Script {
         match action {
             Action::Work(id, work) => {
                 let record = match &work {
-                    Work::Apply(_, _, record) | Work::Check(_, _, record) => record.clone(),
+                    Work::Apply(_, _, record) | Work::Check(_, _, _, record) => record.clone(),
                     _ => None,
                 };
                 let text = match &work {

@@ -8,12 +8,21 @@ use crate::metrics;
 use crate::node::event::{Action, Answer};
 use crate::node::pod::Pod;
 
+/// What is told of a pod whose runtime has its own network stack.
+pub(super) const BYPASSED: &str = "lost: no interface in its network namespace has its address any more, so that no rule \
+    sees its packets: a sandboxed runtime, as gVisor, has taken them over; --exclude-runtime-classes leaves such pods out";
+
 impl Node {
     /// Its rules were looked at, because that was due or a CHECK asks.
     pub(super) fn checked(&mut self, pod: &mut Pod, result: Result<Differences>) {
         let next = self.now + self.config.verify_interval;
         if let Some(held) = pod.held_mut().filter(|_| !self.config.verify_interval.is_zero()) {
             held.verify(next);
+        }
+        if let Ok(differences) = &result
+            && pod.held_mut().is_some_and(|held| held.bypass(differences.bypassed))
+        {
+            pod.announce(BYPASSED.to_owned());
         }
         let failure = self.verdict(pod, result);
         if let Some(Failure { message, .. }) = &failure {

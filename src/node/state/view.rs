@@ -1,6 +1,7 @@
 //! What `GET /status` and `GET /explain` show. Their JSON is for scripts, too: keys may be added, those that are there
 //! keep their meaning.
 
+use super::verification::BYPASSED;
 use super::{Node, State};
 use crate::cni::event::{Failure, code};
 use crate::node::event::Answer;
@@ -251,6 +252,9 @@ impl Node {
         };
         if held.has_strayed() {
             return (PodState::Lost, trouble.unwrap_or_else(|| "its processes are in another namespace".to_owned()));
+        }
+        if held.is_bypassed() {
+            return (PodState::Lost, trouble.unwrap_or_else(|| BYPASSED.to_owned()));
         }
         if !matches!(held.rules(), Rules::Known(_)) {
             return match trouble {

@@ -315,7 +315,7 @@ impl World {
                 let result = if fails(self, netns.id()) { Err(failed()) } else { Ok(Vec::new()) };
                 Outcome::Applied(result, record)
             }
-            Work::Check(netns, _, record) => {
+            Work::Check(netns, _, _, record) => {
                 let whole = self.rules.contains(&netns.id());
                 let differences = if whole { Differences::default() } else { different("chain X is missing") };
                 Outcome::Checked(if fails(self, netns.id()) { Err(failed()) } else { Ok(differences) }, record)

@@ -17,6 +17,7 @@ fn entry() -> Entry {
         ambient_enabled: true,
         enablement_selectors: json!([{"podSelector": {"matchLabels": {"a": "b"}}}]),
         exclude_namespaces: vec!["kube-system".to_owned()],
+        exclude_runtime_classes: Vec::new(),
         pod_namespace: "istio-system".to_owned(),
         native_nftables: false,
         detection_retry: false,
