@@ -78,9 +78,8 @@ impl fmt::Display for Refusal {
                  node's",
             ),
             Refusal::Address => f.write_str(
-                "a process in a network namespace where no interface has one of the pod's addresses (a sandboxed \
-                 runtime, as gVisor, takes them over, and no rule would see a packet; --exclude-runtime-classes leaves \
-                 such pods out)",
+                "a process in a network namespace that has none of the pod's addresses (a sandboxed runtime, as gVisor, \
+                 takes them over, and no rule sees a packet; --exclude-runtime-classes leaves such pods out)",
             ),
             Refusal::Unreadable(why) => write!(f, "a process that cannot be looked at: {why}"),
         }

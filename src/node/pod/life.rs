@@ -52,7 +52,8 @@ impl Pod {
         }
         if self.object.as_ref().is_some_and(|old| old.ips != object.ips) {
             self.search.encourage();
-            if let Some(held) = self.sandbox.held_mut() {
+            let are_first = self.object.as_ref().is_some_and(|old| old.ips.is_empty());
+            if let Some(held) = self.sandbox.held_mut().filter(|_| are_first) {
                 // Its sandbox runs now: a sandboxed runtime has taken the addresses over by then.
                 held.verify(now);
             }
