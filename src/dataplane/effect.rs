@@ -31,7 +31,7 @@ pub fn is_there(effect: &Effect) -> Result<bool> {
 pub fn add(effect: &Effect) -> Result<()> {
     let added = match effect {
         Effect::Rule(rule) => routing::add_rule(*rule),
-        Effect::Route(route) => routing::replace_route(*route),
+        Effect::Route(route) => routing::add_route(*route),
         Effect::Loopback(address) => netlink::add_address("lo", (*address).into(), ALONE),
     };
     added.map_err(|e| {

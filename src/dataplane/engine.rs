@@ -158,7 +158,7 @@ impl Engine {
             if survey.differences.is_empty() {
                 visit.ask_effects(wanted, &mut survey)?;
             } else {
-                visit.assume_no_effects(wanted, &mut survey);
+                visit.assume_no_effects(wanted, &mut survey)?;
             }
             if survey.differences.is_empty() {
                 let policy = visit.preceding_policy_rules(wanted)?;

@@ -16,6 +16,7 @@ pub mod nftables;
 pub mod policy;
 pub mod procfs;
 mod reference;
+mod route_table;
 pub mod routing;
 mod scope;
 mod sets;

@@ -123,6 +123,13 @@ pub fn rules_by_mark(family: Family, mark: u32) -> Result<Vec<MarkRule>> {
     Ok(rules(family)?.into_iter().filter(|rule| (rule.mark, rule.mask) == (mark, u32::MAX)).collect())
 }
 
+/// The rules that differ from this one by their table at most; by their preference too where that is not asked for.
+pub(super) fn rules_alike(rule: &MarkRule) -> Result<Vec<MarkRule>> {
+    let mut all = rules(rule.family)?;
+    all.retain(|other| is_rule(rule, &MarkRule { table: rule.table, ..*other }));
+    Ok(all)
+}
+
 /// Attributes of `struct rtmsg`.
 pub(super) mod rta {
     pub const DST: u16 = 1;
@@ -158,11 +165,14 @@ pub(super) fn route_header(family: Family, protocol: u8, scope: u8, kind: u8) ->
     [family.number(), 0, 0, 0, 0, protocol, scope, kind, 0, 0, 0, 0]
 }
 
-/// The policy rules of others to which packets come before they come to this one; none while this one is not there. The
+/// The policy rules of others to which packets come before they come to this one, in whatever table it looks; none while
+/// this one is not there. The
 /// rule that looks the host's own addresses up (table `local`) is no other's.
 pub fn preceding(rule: MarkRule) -> Result<Vec<Preceding>> {
     let found = dump(libc::RTM_GETRULE, &rule_header(rule.family, 0)).context("list policy rules")?;
-    let ours = found.iter().filter_map(parse_rule).filter(|other| is_rule(&rule, other)).filter_map(|it| it.priority);
+    let ours = found.iter().filter_map(parse_rule);
+    let ours =
+        ours.filter(|other| is_rule(&rule, &MarkRule { table: rule.table, ..*other })).filter_map(|it| it.priority);
     let Some(ours) = ours.max() else { return Ok(Vec::new()) };
     let other = |message: &RawMessage| {
         let is_local = Lookup::parse(message)
@@ -204,14 +214,21 @@ pub fn has_rule(rule: MarkRule) -> Result<bool> {
     Ok(count(&rule)? > 0)
 }
 
-/// Adds or replaces the route.
-pub fn replace_route(route: LocalRoute) -> Result<()> {
-    change(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &route_payload(&route))
-        .with_context(|| format!("add route {route:?}"))
+/// Adds the route unless it is there. Another's to the same destination stays, and is an error.
+pub fn add_route(route: LocalRoute) -> Result<()> {
+    let added = change(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &route_payload(&route));
+    match added {
+        Err(e) if e.errno() == Some(libc::EEXIST) && has_route(route)? => Ok(()),
+        added => added.with_context(|| format!("add route {route:?}")),
+    }
 }
 
 /// Removes the route; returns whether it was there.
 pub fn remove_route(route: LocalRoute) -> Result<bool> {
+    // The kernel does not ask for the type in IPv6, and takes `unreachable default` for it.
+    if !has_route(route)? {
+        return Ok(false);
+    }
     unless(change(libc::RTM_DELROUTE, 0, &route_payload(&route)), libc::ESRCH)
         .with_context(|| format!("remove route {route:?}"))
 }

@@ -6,6 +6,7 @@ use super::look::{Kernel, Look, Part};
 use super::nftables::dump;
 use super::nftables::tables::{self as own, Own};
 use super::reference::Reference;
+use super::route_table::{self, Placed};
 use super::routing;
 use super::scope::Scope;
 use super::xtables::detect::Firewall;
@@ -216,15 +217,15 @@ impl Visit<'_> {
 
     /// Asks for what is needed outside the tables too.
     pub fn ask_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey<'_>) -> Result<()> {
-        let here = |effect: &&Effect| wanted.families.contains_key(&effect.family());
-        for effect in self.program.wanted.iter().filter(here) {
+        let placed = self.placed(wanted)?;
+        for effect in &placed.wanted {
             if !effect::is_there(effect)? {
                 let family = family_name(effect.family());
                 survey.differences.push(format!("{family}: {} is missing", effect::name(effect)));
                 survey.add.push(*effect);
             }
         }
-        for effect in self.unwanted(wanted, survey) {
+        for effect in self.unwanted(wanted, survey, placed)? {
             if effect::is_there(&effect)? {
                 let family = family_name(effect.family());
                 survey.differences.push(format!("{family}: {} is not wanted", effect::name(&effect)));
@@ -235,10 +236,17 @@ impl Visit<'_> {
     }
 
     /// Brings all of it about without asking: what is so already does no harm, and this is quicker.
-    pub fn assume_no_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey<'_>) {
-        let here = |effect: &&Effect| wanted.families.contains_key(&effect.family());
-        survey.add.extend(self.program.wanted.iter().filter(here));
-        survey.remove.extend(self.unwanted(wanted, survey));
+    pub fn assume_no_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey<'_>) -> Result<()> {
+        let placed = self.placed(wanted)?;
+        survey.add.extend(&placed.wanted);
+        survey.remove.extend(self.unwanted(wanted, survey, placed)?);
+        Ok(())
+    }
+
+    /// What is wanted outside the tables, where it belongs here.
+    fn placed(&self, wanted: &Wanted<'_>) -> Result<Placed> {
+        let here = |effect: &Effect| wanted.families.contains_key(&effect.family());
+        route_table::place(self.program.wanted.iter().copied().filter(here))
     }
 
     /// The policy rules of others to which packets come before they come to those of the program.
@@ -262,11 +270,21 @@ impl Visit<'_> {
         }
     }
 
-    fn unwanted(&self, wanted: &Wanted<'_>, survey: &Survey<'_>) -> Vec<Effect> {
-        let all = self.program.unwanted.iter().chain(&survey.stale).copied();
-        let here =
-            |effect: &Effect| wanted.families.contains_key(&effect.family()) && self.leftovers == Leftovers::Remove;
-        all.filter(here).collect()
+    fn unwanted(&self, wanted: &Wanted<'_>, survey: &Survey<'_>, placed: Placed) -> Result<Vec<Effect>> {
+        // Our own rule must not lead to two tables, whatever becomes of leftovers.
+        let mut all = placed.stale;
+        if self.leftovers == Leftovers::Remove {
+            let here = |effect: &&Effect| wanted.families.contains_key(&effect.family());
+            for effect in self.program.unwanted.iter().filter(here) {
+                all.push(*effect);
+                if let Effect::Rule(rule) = effect {
+                    all.extend(route_table::elsewhere(rule)?);
+                }
+            }
+            all.extend(survey.stale.iter().filter(here));
+        }
+        all.retain(|effect| !placed.wanted.contains(effect));
+        Ok(all)
     }
 
     /// The routing that belongs to marks of ours which the program does not use: a rule is ours if it leads to a table
@@ -329,7 +347,7 @@ impl Visit<'_> {
             wanted.families.remove(&Family::V6);
         }
         let mut survey = self.survey(&wanted)?;
-        self.assume_no_effects(&wanted, &mut survey);
+        self.assume_no_effects(&wanted, &mut survey)?;
         // One after the other. A program that has removed rules of nf_tables ends some 20 ms later, when the kernel is
         // sure that no packet is on its way through them, and until then has its namespace's tables locked. If another
         // waits for those, it keeps the rest of the node waiting too: the kernel has it hold a lock of all namespaces.

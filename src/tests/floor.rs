@@ -2,7 +2,7 @@
 
 use crate::support::eventually;
 use crate::support::netns::{Backend, PodNetns, iptables_save, run_in};
-use ferrule::dataplane::routing::{add_rule, has_route, has_rule, remove_route, remove_rule, replace_route};
+use ferrule::dataplane::routing::{add_route, add_rule, has_route, has_rule, remove_route, remove_rule};
 use ferrule::error::Kind;
 use ferrule::rules::family::Family;
 use ferrule::rules::routing::{LocalRoute, MarkRule};
@@ -120,7 +120,7 @@ fn rules_and_routes_come_and_go_and_are_idempotent() {
             for _ in 0..2 {
                 add_rule(rule).unwrap();
                 add_rule(any).unwrap();
-                replace_route(route).unwrap();
+                add_route(route).unwrap();
             }
             assert!(has_rule(rule).unwrap() && has_rule(any).unwrap() && has_route(route).unwrap());
             assert!(!has_rule(MarkRule { mask: 0xff, ..rule }).unwrap());

@@ -8,3 +8,4 @@ mod meaning;
 mod order;
 pub(crate) mod pod;
 mod provenance;
+mod table;
