@@ -27,6 +27,9 @@ pub struct AddEvent {
     /// Ours: sandbox id.
     #[serde(rename = "ContainerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
+    /// Ours: interface inside (`CNI_IFNAME`). A sandbox may have several, each with an ADD and a DEL of its own.
+    #[serde(rename = "IfName", skip_serializing_if = "String::is_empty")]
+    pub interface: String,
     /// Ours: the agent decides and answers with an [`AddAnswer`].
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub decide: bool,
@@ -142,6 +145,9 @@ pub struct AttachmentEvent {
     /// Sandbox id.
     #[serde(rename = "ContainerID")]
     pub container_id: String,
+    /// Interface inside (`CNI_IFNAME`).
+    #[serde(rename = "IfName")]
+    pub interface: String,
     /// Path of the namespace file on the host; empty on a late DEL.
     pub netns: String,
 }

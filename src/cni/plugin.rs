@@ -259,6 +259,7 @@ impl Call<'_> {
             pod_namespace: self.pod.namespace.clone(),
             pod_uid: self.pod.uid.clone(),
             container_id: self.environment.container_id.clone(),
+            interface: self.environment.interface.clone(),
             netns: self.environment.netns.clone(),
         }
     }
@@ -303,6 +304,7 @@ impl Call<'_> {
             ips: ips_of_result(prev.as_ref()),
             pod_uid: attachment.pod_uid,
             container_id: attachment.container_id,
+            interface: attachment.interface,
             decide: true,
         };
         let request = Request::post("/cmdadd", &event).map_err(|e| Failure::new(code::IO, e))?;

@@ -68,6 +68,9 @@ pub struct Record {
     /// Sandbox id; empty when the plugin told none.
     #[serde(default)]
     pub container_id: String,
+    /// Interface of the attachment that enrolled it; empty when the plugin told none.
+    #[serde(default)]
+    pub interface: String,
     /// Path of the namespace on the host; empty when it was found through a process.
     #[serde(default)]
     pub path: String,

@@ -49,6 +49,13 @@ pub struct NetnsIdentity {
     pub cookie: Option<u64>,
 }
 
+impl NetnsIdentity {
+    /// What of it is known of every open namespace.
+    pub fn id(&self) -> NetnsId {
+        NetnsId { dev: self.dev, ino: self.ino }
+    }
+}
+
 /// The user namespace to which a network namespace belongs: whoever is root there is root of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {

@@ -2,6 +2,7 @@
 //! namespaces and rules, the plugin as a runtime runs it, and a stand-in for ztunnel.
 
 mod alone;
+mod attachments;
 mod churn;
 mod end;
 mod eni;

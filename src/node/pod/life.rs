@@ -6,6 +6,8 @@ use crate::node::records::{NodeSettings, Record};
 use crate::node::redirection::Redirection;
 use crate::pod::types::Pod as Object;
 use crate::sys::netns::{Netns, NetnsId};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,11 +16,12 @@ impl Pod {
     pub fn recall(&mut self, record: Record, settings: NodeSettings) {
         let location = Location {
             container_id: record.container_id.clone(),
+            interface: record.interface.clone(),
             path: record.path.clone(),
             netns: record.netns,
             alias: record.alias.clone(),
             ips: record.ips.clone(),
-            told: Vec::new(),
+            told: BTreeMap::new(),
             settings,
         };
         self.sandbox = Sandbox::recalled(location, record.enrolled);
@@ -57,6 +60,7 @@ impl Pod {
                 // Its sandbox runs now: a sandboxed runtime has taken the addresses over by then.
                 held.verify(now);
             }
+            self.outdated.clear();
         }
         self.name = object.name.clone();
         self.object.replace(object)
@@ -69,8 +73,10 @@ impl Pod {
 
     /// The runtime has made this sandbox; returns whether its namespace is another one than before.
     pub fn replace_sandbox(&mut self, netns: Arc<Netns>, location: Location) -> bool {
+        let told = location.told();
         let new = self.sandbox.replace(netns, location);
         if new {
+            self.made_anew(&told);
             self.probes.outdated();
         } else if self.job.is_none()
             && let Some(held) = self.sandbox.held_mut()
@@ -85,13 +91,29 @@ impl Pod {
 
     /// Where its sandbox is, while it is not in the mesh.
     pub fn locate(&mut self, location: Location, netns: Option<Arc<Netns>>) {
+        if self.sandbox.location().is_none_or(|known| !known.is_of(&location)) {
+            self.made_anew(&location.told());
+        }
         self.sandbox.locate(location, netns);
+    }
+
+    /// The runtime has made a sandbox with these addresses: others in the object are of an earlier one.
+    fn made_anew(&mut self, told: &[IpAddr]) {
+        let ips = self.object.as_ref().map_or(&[][..], |object| &object.ips);
+        let others = !told.is_empty() && !ips.iter().any(|ip| told.contains(ip));
+        self.outdated = if others { ips.to_vec() } else { Vec::new() };
+    }
+
+    /// The runtime has taken an attachment away that is not the first.
+    pub fn detach(&mut self, interface: &str) {
+        self.sandbox.detach(interface);
     }
 
     /// A search has found its namespace. `keep`: rules of an earlier run that nobody remembers stay as they are.
     pub fn found(&mut self, netns: Arc<Netns>, keep: bool, settings: NodeSettings) {
         // One with a record keeps what that says.
-        let unrecognised = keep && self.record.is_none();
+        let recorded = self.record.is_some() && !self.sandbox.is_remembered_otherwise(netns.id());
+        let unrecognised = keep && !recorded;
         self.sandbox.found(netns, unrecognised, settings);
         self.search.found();
         self.retry.reset();

@@ -2,6 +2,7 @@
 
 use crate::node::records::NodeSettings;
 use crate::sys::netns::NetnsIdentity;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// What is known of a sandbox from the runtime, from a record, or from a search.
@@ -9,16 +10,18 @@ use std::net::IpAddr;
 pub(in crate::node) struct Location {
     /// Sandbox id; empty when unknown.
     pub container_id: String,
+    /// Interface of the first attachment, whose DEL ends the sandbox; empty when unknown.
+    pub interface: String,
     /// Path of the namespace on the host; empty when unknown.
     pub path: String,
     /// Which namespace it is, once that was written down.
     pub netns: Option<NetnsIdentity>,
     /// The uid that the runtime uses, where it differs.
     pub alias: Option<String>,
-    /// Addresses that were ever said to be the sandbox's, or were found inside.
+    /// Addresses that were written down for the sandbox, or that the plugin gave for it.
     pub ips: Vec<IpAddr>,
-    /// Addresses that the plugin gave for this very sandbox.
-    pub told: Vec<IpAddr>,
+    /// Addresses that the plugin gave for this very sandbox, by interface.
+    pub told: BTreeMap<String, Vec<IpAddr>>,
     /// The node-wide settings of its rules.
     pub settings: NodeSettings,
 }
@@ -26,7 +29,59 @@ pub(in crate::node) struct Location {
 impl Location {
     /// The sandbox of a pod that was found by its processes: only its settings are known.
     pub fn unknown(settings: NodeSettings) -> Self {
-        let (container_id, path) = (String::new(), String::new());
-        Location { container_id, path, netns: None, alias: None, ips: Vec::new(), told: Vec::new(), settings }
+        Location {
+            container_id: String::new(),
+            interface: String::new(),
+            path: String::new(),
+            netns: None,
+            alias: None,
+            ips: Vec::new(),
+            told: BTreeMap::new(),
+            settings,
+        }
+    }
+
+    /// The addresses that the plugin gave, of all attachments.
+    pub fn told(&self) -> Vec<IpAddr> {
+        let mut told: Vec<IpAddr> = self.told.values().flatten().copied().collect();
+        told.sort_unstable();
+        told.dedup();
+        told
+    }
+
+    /// Whether this is the same sandbox: by its id, by its path where one of the two has no id.
+    pub fn is_of(&self, other: &Location) -> bool {
+        if self.container_id.is_empty() || other.container_id.is_empty() {
+            return !self.path.is_empty() && self.path == other.path;
+        }
+        self.container_id == other.container_id
+    }
+
+    /// The runtime has added something to the sandbox, or the same again: the first attachment stays what it is, and
+    /// addresses are those of all.
+    pub fn attach(&mut self, more: Location) {
+        let Location { container_id, interface, path, netns, alias, ips, told, settings } = more;
+        for (own, other) in
+            [(&mut self.container_id, container_id), (&mut self.interface, interface), (&mut self.path, path)]
+        {
+            if own.is_empty() {
+                *own = other;
+            }
+        }
+        self.netns = self.netns.or(netns);
+        self.alias = alias.or(self.alias.take());
+        self.ips.extend(ips);
+        self.ips.sort_unstable();
+        self.ips.dedup();
+        self.told.extend(told);
+        self.settings = settings;
+    }
+
+    /// The runtime has taken an attachment away that is not the first: its addresses go with it.
+    pub fn detach(&mut self, interface: &str) {
+        if let Some(gone) = self.told.remove(interface) {
+            let told = self.told();
+            self.ips.retain(|ip| told.contains(ip) || !gone.contains(ip));
+        }
     }
 }

@@ -47,6 +47,8 @@ pub(super) struct Pod {
     name: PodName,
     /// What the source says; `None` when it knows no such pod (any more, or not yet).
     object: Option<Object>,
+    /// Addresses in the object that are of an earlier sandbox, until the source tells others.
+    outdated: Vec<IpAddr>,
     sandbox: Sandbox,
     /// The one piece of work in flight.
     job: Option<(TaskId, Job)>,
@@ -97,6 +99,7 @@ impl Pod {
             uid: uid.to_owned(),
             name: name.clone(),
             object: None,
+            outdated: Vec::new(),
             sandbox: Sandbox::default(),
             job: None,
             waiting: Waiting::default(),
@@ -219,12 +222,27 @@ impl Pod {
 
     /// Addresses that prove a namespace to be its own.
     pub fn ips(&self) -> Vec<IpAddr> {
-        let object = self.object.iter().flat_map(|object| &object.ips);
         let located = self.sandbox.location().into_iter().flat_map(|location| &location.ips);
-        let mut ips: Vec<IpAddr> = object.chain(located).copied().collect();
+        let mut ips: Vec<IpAddr> = self.observed_ips().iter().chain(located).copied().collect();
         ips.sort_unstable();
         ips.dedup();
         ips
+    }
+
+    /// What the source says are the addresses of its sandbox; empty while it does not know them.
+    pub fn observed_ips(&self) -> &[IpAddr] {
+        let ips = self.object.as_ref().map_or(&[][..], |object| &object.ips);
+        if self.outdated == ips { &[] } else { ips }
+    }
+
+    /// Its addresses: what the source says, once it knows; before, what the plugin said of all attachments.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let observed = self.observed_ips();
+        if !observed.is_empty() {
+            return observed.to_vec();
+        }
+        let Some(location) = self.sandbox.location() else { return Vec::new() };
+        if location.told.is_empty() { location.ips.clone() } else { location.told() }
     }
 
     /// What should be on disk about its sandbox; `None` when nothing could be made of it.
@@ -236,9 +254,10 @@ impl Pod {
             namespace: self.name.namespace.clone(),
             name: self.name.name.clone(),
             container_id: location.container_id.clone(),
+            interface: location.interface.clone(),
             path: location.path.clone(),
             netns: location.netns,
-            ips: self.ips(),
+            ips: self.addresses(),
             settings: location.settings,
             enrolled,
         })

@@ -261,8 +261,10 @@ impl Sandbox {
         if new {
             self.hold(netns, Rules::None, false);
             self.generation += 1;
+            self.location = Some(location);
+        } else {
+            self.attach(location);
         }
-        self.location = Some(location);
         self.unmarked = None;
         new
     }
@@ -275,8 +277,28 @@ impl Sandbox {
             Phase::TornDown { .. } => self.phase = Phase::None,
             Phase::None | Phase::Held(_) => {}
         }
-        self.location = Some(location);
+        self.attach(location);
         self.unmarked = netns;
+    }
+
+    /// Whether this is another namespace than the one that was written down.
+    pub fn is_remembered_otherwise(&self, netns: NetnsId) -> bool {
+        let known = self.location.as_ref().and_then(|location| location.netns);
+        known.is_some_and(|known| known.id() != netns)
+    }
+
+    fn attach(&mut self, location: Location) {
+        match &mut self.location {
+            Some(known) if known.is_of(&location) => known.attach(location),
+            other => *other = Some(location),
+        }
+    }
+
+    /// The runtime has taken an attachment away that is not the first.
+    pub fn detach(&mut self, interface: &str) {
+        if let Some(location) = &mut self.location {
+            location.detach(interface);
+        }
     }
 
     /// A search has found the pod's namespace. `unrecognised`: rules of an earlier run in it are to stay as they are.
@@ -287,6 +309,10 @@ impl Sandbox {
             _ => Rules::None,
         };
         let established = rules != Rules::None;
+        if self.is_remembered_otherwise(netns.id()) {
+            // That was an earlier sandbox.
+            self.location = None;
+        }
         self.hold(netns, rules, established);
         self.location.get_or_insert_with(|| Location::unknown(settings));
     }
@@ -296,10 +322,8 @@ impl Sandbox {
         self.hold(netns, Rules::None, false);
         self.generation += 1;
         if let Some(location) = &mut self.location {
-            // They lead to the old one.
-            location.path.clear();
-            location.container_id.clear();
-            location.netns = None;
+            // What is known leads to the old one.
+            *location = Location { alias: location.alias.take(), ..Location::unknown(location.settings) };
         }
     }
 

@@ -76,7 +76,7 @@ impl Node {
     /// Enters a pod's addresses unless that is done; returns whether it has begun. A failure holds nothing up: it is
     /// tried again in the background.
     pub(super) fn enter(&mut self, pod: &mut Pod, netns: &Arc<Netns>) -> bool {
-        let ips = pod.ips();
+        let ips = pod.addresses();
         if !self.config.host_side || ips.is_empty() || pod.entered() == Some(&ips) {
             return false;
         }
@@ -84,12 +84,11 @@ impl Node {
             pod.wake_at(at);
             return false;
         }
-        // The address a plugin gives with its request is the sandbox's. Others may be out of date, and another pod's.
-        let told = pod.sandbox().location().map(|location| &location.told).filter(|told| !told.is_empty());
-        let (addresses, inside) = match told.filter(|_| pod.waits().has_adds()) {
-            Some(told) => (told.clone(), None),
-            None => (ips.clone(), Some(Arc::clone(netns))),
-        };
+        // What a plugin has just told is the sandbox's. Others may be out of date, and another pod's.
+        let told =
+            pod.observed_ips().is_empty() && pod.sandbox().location().is_some_and(|place| !place.told.is_empty());
+        let inside = (!told || !pod.waits().has_adds()).then(|| Arc::clone(netns));
+        let addresses = ips.clone();
         let alone = pod.probes().entering();
         let task = self.start(Work::Enter { uid: pod.uid().to_owned(), addresses, inside, alone });
         pod.begin(task, Job::Entering(ips));

@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(25);
 const SHORT_PATIENCE: Duration = Duration::from_millis(4700);
 /// A pod that is not in the mesh does not wait longer for what it was before to be undone.
 const PASS: Duration = Duration::from_secs(1);
+/// The interface that runtimes make first, where nobody told which it was.
+const FIRST: &str = "eth0";
 /// A DEL is answered after this long even if not everything is undone: the plugin waits 1 s.
 const DEL: Duration = Duration::from_millis(800);
 
@@ -69,6 +71,15 @@ impl State {
             return;
         };
         let Some(pod) = self.pods.get_mut(&uid) else { return };
+        let first = pod.sandbox().location().map_or("", |location| &location.interface);
+        let first = if first.is_empty() { FIRST } else { first };
+        if !event.interface.is_empty() && first != event.interface {
+            log::info!(uid = uid.as_str(), pod:% = pod.name(); "attachment {} is taken away", event.interface);
+            pod.detach(&event.interface);
+            self.node.out.push(Action::Reply(reply, Answer::Done));
+            self.advance(&uid);
+            return;
+        }
         log::info!(uid = uid.as_str(), pod:% = pod.name(); "the sandbox is torn down");
         pod.tear_down(self.node.now);
         pod.waiting().end(reply, Answer::Done, self.node.now + DEL);
@@ -84,7 +95,7 @@ impl State {
         let id = event.container_id.as_str();
         let name = named(&event.pod_namespace, &event.pod_name);
         self.pods.find(|pod| {
-            if !event.pod_name.is_empty() && *pod.name() != name {
+            if !event.pod_name.is_empty() && *pod.name() != name || !self.node.may_mean(pod, &event.pod_uid) {
                 return false;
             }
             let known = pod.sandbox().location().map_or("", |location| location.container_id.as_str());
@@ -151,15 +162,26 @@ impl State {
 }
 
 impl Node {
+    /// Whether a runtime may mean this pod by a uid. A pod of a directory has one that the runtime need not know.
+    fn may_mean(&self, pod: &Pod, uid: &str) -> bool {
+        let alias = pod.sandbox().location().and_then(|location| location.alias.as_deref());
+        let known = [Some(pod.uid()), alias, pod.object().map(|object| object.runtime_uid())];
+        uid.is_empty() || !self.config.cluster || known.contains(&Some(uid))
+    }
+
     /// Where the sandbox of an ADD is.
     fn location(&self, uid: &str, event: &AddEvent) -> Location {
         Location {
             container_id: event.container_id.clone(),
+            interface: event.interface.clone(),
             path: event.netns.clone(),
             netns: None,
             alias: (!event.pod_uid.is_empty() && event.pod_uid != uid).then(|| event.pod_uid.clone()),
             ips: event.addresses(),
-            told: event.addresses(),
+            told: [(event.interface.clone(), event.addresses())]
+                .into_iter()
+                .filter(|(_, ips)| !ips.is_empty())
+                .collect(),
             settings: self.config.settings,
         }
     }

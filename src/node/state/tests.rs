@@ -1,6 +1,7 @@
 //! The state as scripts: what happens on the left, what it does about it on the right.
 
 mod add;
+mod attachments;
 mod life;
 mod node;
 mod outside;
@@ -93,6 +94,7 @@ fn record(uid: &str) -> Record {
         namespace: "default".to_owned(),
         name: uid.to_owned(),
         container_id: format!("{uid}-old"),
+        interface: String::new(),
         path: format!("/var/run/netns/{uid}"),
         netns: None,
         ips: vec!["10.0.0.1".parse().unwrap()],

@@ -223,7 +223,7 @@ impl Node {
             state,
             reason,
             seconds: pod.report().age(self.now).as_secs(),
-            ips: pod.ips(),
+            ips: pod.addresses(),
             host_network: pod.object().is_some_and(|object| object.host_network),
             netns: pod.sandbox().netns().map(|netns| netns.id().ino),
             redirection: pod.published(),

@@ -18,7 +18,7 @@ fn the_question_carries_everything_and_the_namespace() {
     let expected = json!({
         "Netns": node.netns_path(), "PodName": "web", "PodNamespace": "ns",
         "IPs": [{"Interface": null, "Address": {"IP": "10.0.0.2", "Mask": "////AA=="}, "Gateway": ""}],
-        "PodUID": "u1", "ContainerID": "c1", "Decide": true,
+        "PodUID": "u1", "ContainerID": "c1", "IfName": "eth0", "Decide": true,
     });
     assert_eq!(seen[0].body, expected);
 }

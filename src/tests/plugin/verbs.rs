@@ -96,8 +96,7 @@ fn del_tells_the_agent_and_does_not_wait_for_it() {
         let agent = Agent::answering(&node, 200, "{}");
         node.call("DEL", "0.4.0").env("CNI_NETNS", "").run().ok();
         let seen = agent.seen();
-        let expected =
-            json!({"PodName": "web", "PodNamespace": "ns", "PodUID": "u1", "ContainerID": "c1", "Netns": ""});
+        let expected = json!({"PodName": "web", "PodNamespace": "ns", "PodUID": "u1", "ContainerID": "c1", "IfName": "eth0", "Netns": ""});
         assert_eq!((seen[0].path.as_str(), &seen[0].body), ("/cmddel", &expected));
     }
     {

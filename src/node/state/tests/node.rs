@@ -52,7 +52,7 @@ fn addresses_are_entered_after_the_acknowledgement_and_leave_first() {
     let mut script = Script::node_with_pod();
     let mut moved = pod("a", true);
     moved.ips = vec!["10.0.0.9".parse().unwrap()];
-    assert_eq!(script.source(Notice::Pod(Box::new(moved))), ["enter a [10.0.0.1, 10.0.0.9] inside n1"]);
+    assert_eq!(script.source(Notice::Pod(Box::new(moved))), ["enter a [10.0.0.9] inside n1"]);
     assert_eq!(script.done(Outcome::Entered(Ok(()))), NOTHING);
     assert_eq!(script.source(Notice::PodGone("a".to_owned())), ["leave a"]);
     assert_eq!(

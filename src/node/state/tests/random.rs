@@ -207,6 +207,7 @@ impl World {
             pod_name: name.to_owned(),
             pod_namespace: "default".to_owned(),
             container_id: if sandbox == 0 { format!("{name}-old") } else { format!("box-{sandbox}") },
+            interface: "eth0".to_owned(),
             ..AttachmentEvent::default()
         }
     }
@@ -243,12 +244,14 @@ impl World {
         self.dead.remove(&id);
         self.homes.insert(name, (space, sandbox));
         let ours = self.chance.one_in(2);
+        let interface = if again.is_some() && self.chance.one_in(2) { "net1" } else { "eth0" };
         let AttachmentEvent { container_id, .. } = self.attachment(name, sandbox);
         let event = AddEvent {
             netns: format!("/var/run/netns/{space}"),
             pod_name: name.to_owned(),
             pod_namespace: "default".to_owned(),
             container_id: if ours { container_id } else { String::new() },
+            interface: if ours { interface.to_owned() } else { String::new() },
             pod_uid: if ours { name.to_owned() } else { String::new() },
             decide: ours,
             ..AddEvent::default()
@@ -264,6 +267,9 @@ impl World {
         let Some((space, sandbox)) = home else { return };
         let mut event = self.attachment(name, if late { self.sandboxes + 1000 } else { sandbox });
         let netns = Arc::clone(&self.spaces[space]);
+        if self.chance.one_in(6) {
+            return self.detach(name, event, netns);
+        }
         if !late {
             // Its namespace ends with it.
             self.homes.remove(name);
@@ -285,6 +291,15 @@ impl World {
             }
         };
         self.step(Event::Request(Request::Del(event, opened), reply));
+    }
+
+    /// An attachment that nobody told of is taken away: whatever the pod has it keeps.
+    fn detach(&mut self, name: &str, event: AttachmentEvent, netns: Arc<Netns>) {
+        let held = |world: &Self| world.state.pods.get(name).and_then(|pod| Some(pod.sandbox().netns()?.id()));
+        let (before, reply) = (held(self), self.reply());
+        let event = AttachmentEvent { interface: "net2".to_owned(), ..event };
+        self.step(Event::Request(Request::Del(event, Ok(netns)), reply));
+        assert_eq!(held(self), before, "the DEL of another attachment has ended the enrolment of {name}");
     }
 
     fn check(&mut self, name: &'static str) {
@@ -309,7 +324,7 @@ impl World {
                 // A failed try may have put some of the rules in.
                 self.rules.insert(netns.id());
                 let of = self.state.pods.iter().find(|pod| pod.job().is_some_and(|(job, _)| *job == id));
-                if of.is_some_and(|pod| !self.state.node.has_ended(pod)) {
+                if of.is_some_and(|pod| pod.sandbox().holds(netns.id()) && !self.state.node.has_ended(pod)) {
                     self.ended.remove(&netns.id());
                 }
                 let result = if fails(self, netns.id()) { Err(failed()) } else { Ok(Vec::new()) };
