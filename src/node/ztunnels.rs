@@ -151,6 +151,12 @@ impl Ztunnels {
         }
     }
 
+    /// Whether every ztunnel that was told to forget a pod has said that it did.
+    pub(super) fn have_let_go(&self, uid: &str) -> bool {
+        let waits = |told: &Told| told.last == Last::Del && told.unanswered > 0;
+        !self.connections.values().any(|connection| connection.told.get(uid).is_some_and(waits))
+    }
+
     /// How a pod stands.
     pub(super) fn standing(&self, uid: &str, info: &WorkloadInfo, netns: NetnsId) -> Standing {
         let told = |connection: &Connection| match connection.told.get(uid) {

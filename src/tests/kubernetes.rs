@@ -8,6 +8,7 @@ mod end;
 mod eni;
 mod fallback;
 mod host;
+mod leaving;
 mod life;
 mod outage;
 mod ports;

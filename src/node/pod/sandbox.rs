@@ -48,6 +48,8 @@ pub(in crate::node) struct Held {
     established: bool,
     /// A ztunnel has acknowledged it.
     acknowledged: bool,
+    /// Since when it is being taken out, and a ztunnel may still carry its connections.
+    leaving: Option<Instant>,
     /// The pod's processes are in another namespace, which is not provably the pod's.
     strayed: bool,
     /// No interface in it has one of the pod's addresses: the rules see none of its packets.
@@ -78,6 +80,7 @@ impl Held {
             rules,
             established,
             acknowledged: false,
+            leaving: None,
             strayed: false,
             bypassed: false,
             verify_at: None,
@@ -148,6 +151,12 @@ impl Held {
     /// A ztunnel has acknowledged it.
     pub fn acknowledge(&mut self) {
         self.acknowledged = true;
+        self.leaving = None;
+    }
+
+    /// It is being taken out; returns since when, if a ztunnel had acknowledged it and so may carry its connections.
+    pub fn leaves(&mut self, now: Instant) -> Option<Instant> {
+        self.acknowledged.then(|| *self.leaving.get_or_insert(now))
     }
 
     /// The next look at its rules.

@@ -1,6 +1,8 @@
-//! Taking a pod out: its addresses leave the probe sets, then rules, since a pod with rules and without a proxy is cut
-//! off; then ztunnel, then the annotation, and last the namespace is let go. Rules are only taken out of a pod that
-//! leaves the mesh, or whose ADD has failed. Those of a pod that has ended go with its namespace.
+//! Taking a pod out: its addresses leave the probe sets, then ztunnel and the annotation, then rules, and last the
+//! namespace is let go. ztunnel comes before the rules: while these translate addresses, it can still end the connections
+//! that it carries, so that nobody waits for a peer that is gone. New connections are refused until the rules are out.
+//! Rules are only taken out of a pod that leaves the mesh, or whose ADD has failed. Those of a pod that has ended go with
+//! its namespace.
 
 use super::Node;
 use crate::error::Result;
@@ -9,9 +11,14 @@ use crate::node::pod::{Job, Pod, Rules};
 use crate::node::records::Record;
 use crate::sys::netns::{Netns, NetnsId};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The namespace of a sandbox that the runtime tears down is not worth more tries than this.
 const TRIES: u32 = 5;
+
+/// The longest wait for a ztunnel's word that it has let go of a pod, before the rules go all the same: the pod is cut off
+/// meanwhile.
+const LET_GO: Duration = Duration::from_secs(1);
 
 impl Node {
     /// The next step of a pod that should not be in the mesh, or whose sandbox is given up. Returns whether nothing is
@@ -20,16 +27,18 @@ impl Node {
         if pod.job().is_some() || self.leave(pod) {
             return false;
         }
+        self.ztunnels.withdraw(pod.uid(), &mut self.out);
+        if pod.published().is_some() {
+            self.publish(pod, None);
+        }
         if let Some(netns) = pod.held().filter(|held| *held.rules() != Rules::None).map(|held| held.netns().clone()) {
-            self.clean(pod, netns);
+            if !self.waits_for_end(pod) {
+                self.clean(pod, netns);
+            }
             return false;
         }
         if self.sweep(pod) {
             return false;
-        }
-        self.ztunnels.withdraw(pod.uid(), &mut self.out);
-        if pod.published().is_some() {
-            self.publish(pod, None);
         }
         if pod.undone() {
             let why = if self.has_ended(pod) { ": it has ended, and its rules go with its namespace" } else { "" };
@@ -40,6 +49,18 @@ impl Node {
         }
         pod.waiting().undone(&mut self.out);
         true
+    }
+
+    /// A ztunnel that had acknowledged the pod is still ending the pod's connections.
+    fn waits_for_end(&mut self, pod: &mut Pod) -> bool {
+        let now = self.now;
+        let Some(since) = pod.held_mut().and_then(|held| held.leaves(now)) else { return false };
+        let until = since + LET_GO;
+        let waits = until > now && !self.ztunnels.have_let_go(pod.uid());
+        if waits {
+            pod.wake_at(until);
+        }
+        waits
     }
 
     /// Cleans a namespace of an older sandbox, if there is one; returns whether there was something to do.

@@ -20,7 +20,7 @@ const ENTRY: &str = r#"{"ambient_enabled": true, "cni_agent_run_dir": "", "enabl
   "plugin_log_level": "info", "pod_namespace": "istio-system", "type": "istio-cni"}"#;
 
 /// What Istio's agent puts into a pod, as it hands it to iptables-restore; `%…` differs between the families.
-const POD_RULES: &str = "\
+pub(super) const POD_RULES: &str = "\
 *mangle
 :ISTIO_PRERT - [0:0]
 :ISTIO_OUTPUT - [0:0]
@@ -84,15 +84,15 @@ fn restore(netns: &PodNetns, template: &str) {
 }
 
 /// A node as Istio's agent leaves it for its successor.
-struct Inherited {
-    world: World,
-    pods: Vec<PodNetns>,
+pub(super) struct Inherited {
+    pub(super) world: World,
+    pub(super) pods: Vec<PodNetns>,
     root: TempDir,
     entry: Value,
 }
 
 impl Inherited {
-    fn new(pod_rules: &str, flags: &[&'static str]) -> Self {
+    pub(super) fn new(pod_rules: &str, flags: &[&'static str]) -> Self {
         let root = tempfile::tempdir().unwrap();
         let mut world = World::without_agent(&[&FLAGS, flags].concat());
         world.node.host_root = root.path().to_owned();
@@ -144,7 +144,7 @@ impl Inherited {
     }
 
     /// ztunnel serves the pods, as Istio's agent told it, which then goes.
-    fn served_by_an_agent_that_goes(&mut self) {
+    pub(super) fn served_by_an_agent_that_goes(&mut self) {
         let (send, notices) = std::sync::mpsc::channel();
         let options = Options { socket: self.world.node.ztunnel(), timeout: Duration::from_secs(10) };
         let old = Server::start(options, move |notice| drop(send.send(notice))).unwrap();
@@ -171,10 +171,10 @@ impl Inherited {
 }
 
 /// A connection from the client to the server, which sends back what it gets.
-struct Call(TcpStream);
+pub(super) struct Call(pub(super) TcpStream);
 
 impl Call {
-    fn new(pods: &[PodNetns]) -> Self {
+    pub(super) fn new(pods: &[PodNetns]) -> Self {
         let listener = pods[1].enter(|| TcpListener::bind(("0.0.0.0", 0)).unwrap());
         let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
@@ -189,7 +189,7 @@ impl Call {
     }
 
     #[track_caller]
-    fn lives(&mut self) {
+    pub(super) fn lives(&mut self) {
         let mut answer = [0; 5];
         self.0.write_all(b"hello").unwrap();
         self.0.read_exact(&mut answer).unwrap();

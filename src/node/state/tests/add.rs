@@ -39,18 +39,15 @@ fn an_add_that_fails_is_undone_before_it_is_answered() {
     // The runtime comes back, and it works.
     assert_eq!(script.add("a", "n2"), ["apply n2, remembered"]);
     assert_eq!(script.applied(), ["send 1: add a n2"]);
-    assert_eq!(script.answer(1, refused("port taken")), ["remove n2"]);
-    assert_eq!(script.removed(), ["send 1: del a", "forget a", "reply 2: 100 ztunnel refused the pod: port taken"]);
+    assert_eq!(script.answer(1, refused("port taken")), ["send 1: del a", "remove n2"]);
+    assert_eq!(script.removed(), ["forget a", "reply 2: 100 ztunnel refused the pod: port taken"]);
     script.acked(1);
 
     script.add("a", "n3");
     assert_eq!(script.applied(), ["send 1: add a n3"]);
     assert_eq!(script.pass(Duration::from_millis(2999)), NOTHING);
-    assert_eq!(script.pass(Duration::from_millis(2)), ["remove n3"]);
-    assert_eq!(
-        script.removed(),
-        ["send 1: del a", "forget a", "reply 3: 11 ztunnel did not acknowledge the pod within 3 s"]
-    );
+    assert_eq!(script.pass(Duration::from_millis(2)), ["send 1: del a", "remove n3"]);
+    assert_eq!(script.removed(), ["forget a", "reply 3: 11 ztunnel did not acknowledge the pod within 3 s"]);
 
     // The late answers are of the past.
     assert_eq!(script.add("a", "n3"), ["apply n3, remembered"]);
