@@ -140,14 +140,15 @@ impl Host {
         self.netns.enter(|| mine.into_iter().try_for_each(|address| self.sets().remove(address, uid).map(drop)))?
     }
 
-    /// Removes every entry that was not added here. Only for a caller that has added all that should be there: with a
-    /// pod whose address is not known yet, that would cut the kubelet's probes to it off.
-    pub fn prune(&self) -> Result<Vec<String>> {
+    /// Removes every entry that was not added here, unless it is to be kept: with one of a pod that is still to be added,
+    /// that would cut the kubelet's probes to it off.
+    pub fn prune(&self, keep: impl Fn(IpAddr, &str) -> bool + Sync) -> Result<Vec<String>> {
         self.netns.enter(|| {
             let mut pruned = Vec::new();
             for family in [Family::V4, Family::V6] {
                 for (address, uid) in self.sets().entries(family)? {
-                    if !self.entries().contains_key(&address) && self.sets().remove(address, &uid)? {
+                    let stays = self.entries().contains_key(&address) || keep(address, &uid);
+                    if !stays && self.sets().remove(address, &uid)? {
                         pruned.push(format!("{address} was in {} for pod {uid}", self.sets().name(family)));
                     }
                 }

@@ -221,7 +221,7 @@ impl Processes<'_> {
         }
         admit(netns.owner().map_err(unreadable)?, pod.own_users)?;
         if !carries_one_of(&netns, &pod.ips).map_err(unreadable)? {
-            return Err(Refusal::Address);
+            return Err(if is_bare(&netns).map_err(unreadable)? { Refusal::Bare } else { Refusal::Address });
         }
         if member()? != before {
             return Err(Refusal::Unreadable("it went to another cgroup meanwhile".to_owned()));
@@ -255,6 +255,15 @@ pub fn admit(owner: Owner, own_users: bool) -> Result<(), Refusal> {
         Owner::Child { maker } => Err(Refusal::Maker(maker)),
         Owner::Deeper | Owner::Stranger => Err(Refusal::Inner),
     }
+}
+
+/// Whether no interface in the namespace has an address by which a pod could be known.
+fn is_bare(netns: &Netns) -> Result<bool> {
+    let inside = netns.enter(netlink::addresses)??;
+    Ok(inside.iter().all(|address| match address {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local(),
+    }))
 }
 
 /// Whether an interface in the namespace has one of these addresses.

@@ -43,6 +43,8 @@ pub(super) struct Known {
     listed: usize,
     /// The version at which an event could not be decoded.
     undecodable_after: Option<String>,
+    /// The last list had lost so much that it did not count.
+    doubted: bool,
 }
 
 #[derive(Debug)]
@@ -95,6 +97,15 @@ impl Known {
     /// How many different objects the list under way has had.
     pub(super) fn listed_so_far(&self) -> usize {
         self.listed
+    }
+
+    /// The list has been read to its end. What it has lost, and of how many, if that is more than half: a server that
+    /// starts, or was restored, may answer with little or nothing. Such a list does not count, the one that follows does.
+    pub(super) fn doubt(&mut self) -> Option<(usize, usize)> {
+        let known = || self.objects.values().filter(|seen| !seen.asked);
+        let (all, lost) = (known().count(), known().filter(|seen| seen.round != self.round).count());
+        self.doubted = !self.doubted && 2 * lost > all;
+        self.doubted.then_some((lost, all))
     }
 
     /// The list is whole. Returns the keys of what is no longer there.
@@ -225,6 +236,30 @@ mod tests {
         assert!(known.listed("b", "5"), "changed");
         assert!(known.listed("d", "6"), "new");
         assert_eq!(known.end_list("6".into()), ["c"]);
+    }
+
+    #[test]
+    fn a_list_that_has_lost_more_than_half_is_confirmed_by_another() {
+        let check = |before: &[&str], lists: &[&[&str]], doubts: &[Option<(usize, usize)>]| {
+            let mut known = listed(&before.iter().map(|key| (*key, "1")).collect::<Vec<_>>(), "3");
+            let found = lists.iter().map(|list| {
+                known.begin_list();
+                for key in *list {
+                    known.listed(key, "1");
+                }
+                let doubt = known.doubt();
+                if doubt.is_none() {
+                    known.end_list("4".into());
+                }
+                doubt
+            });
+            assert_eq!(found.collect::<Vec<_>>(), doubts, "{before:?} {lists:?}");
+        };
+        check(&["a", "b"], &[&["a"]], &[None]);
+        check(&["a", "b", "c"], &[&["a"], &["a"]], &[Some((2, 3)), None]);
+        check(&["a"], &[&[], &["a"], &[], &[]], &[Some((1, 1)), None, Some((1, 1)), None]);
+        check(&["a", "b", "c"], &[&[], &["a", "b"], &["a", "b"]], &[Some((3, 3)), None, None]);
+        check(&[], &[&[], &["a"], &["b"], &["b"]], &[None, None, Some((1, 2)).filter(|_| false), None]);
     }
 
     #[test]

@@ -212,13 +212,22 @@ pub enum Work {
     Leave(String),
     /// Bring the host's rule and sets to what they should be, and throw entries out that nobody entered.
     Host {
-        /// Whether to throw out.
-        prune: bool,
+        /// What to keep of these; `None`: everything.
+        keep: Option<Keep>,
     },
     /// Which of these pods have all their processes in another namespace than this one of theirs?
     Compare(Vec<(Sought, NetnsId)>),
     /// Do these paths still lead to these namespaces?
     Probe(Vec<NetnsPath>),
+}
+
+/// Entries of the host's probe sets that stay although nobody has entered them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Keep {
+    /// Those of these pods.
+    pub uids: BTreeSet<String>,
+    /// Those of these addresses.
+    pub addresses: BTreeSet<IpAddr>,
 }
 
 /// A pod whose namespace is looked for.

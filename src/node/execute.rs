@@ -8,7 +8,7 @@
 //! when nothing more pressing is to be done, and waits ready.
 
 use super::Site;
-use super::event::{Event, HostLook, NetnsPath, Outcome, Remembered, TaskId, Work};
+use super::event::{Event, HostLook, Keep, NetnsPath, Outcome, Remembered, TaskId, Work};
 use super::records::{NodeSettings, Record, Records};
 use super::walk::{Places, compare, open_netns, walk};
 use super::watchdog::{Heartbeat, Watchdog};
@@ -282,7 +282,7 @@ fn perform(context: &Context, work: Work) -> Outcome {
             Outcome::Entered(enter(context, &uid, addresses, inside.as_deref(), alone))
         }
         Work::Leave(uid) => Outcome::Left(leave(context, &uid)),
-        Work::Host { prune } => Outcome::Hosted(look_after_host(context, prune)),
+        Work::Host { keep } => Outcome::Hosted(look_after_host(context, keep.as_ref())),
         Work::Walk(sought, claimed) => Outcome::Walked(walk(&context.places(), &sought, claimed)),
         Work::Compare(pods) => Outcome::Compared(compare(&context.places(), &pods)),
         Work::Probe(paths) => Outcome::Probed(probe(context, paths)),
@@ -409,14 +409,15 @@ fn leave(context: &Context, uid: &str) -> Result<()> {
     host.remove(uid, &entries(host, uid)?).and(routed)
 }
 
-fn look_after_host(context: &Context, prune: bool) -> Result<HostLook> {
+fn look_after_host(context: &Context, keep: Option<&Keep>) -> Result<HostLook> {
     let Some(host) = &context.host_side else { return Ok(HostLook::default()) };
     let mut differences = host.ensure(context.programmer()?.engine())?;
-    if prune {
-        differences.extend(host.prune()?);
+    if let Some(keep) = keep {
+        let stays = |address: IpAddr, uid: &str| keep.uids.contains(uid) || keep.addresses.contains(&address);
+        differences.extend(host.prune(stays)?);
     }
     if let Some(branches) = &context.branches {
-        let known = prune.then(|| host.in_kernel()).transpose()?.map(|all| all.into_values().collect());
+        let known = keep.map(|_| host.in_kernel()).transpose()?.map(|all| all.into_values().collect());
         differences.extend(branches.ensure(known.as_ref())?);
     }
     Ok(HostLook { differences, probers: host.probers() })

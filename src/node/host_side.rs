@@ -18,6 +18,8 @@ pub(super) struct HostSide {
     /// It was right once.
     done: bool,
     failures: u32,
+    /// It is looked at again as soon as the look under way is over.
+    again: bool,
     /// The processes whose connections to pods count as the kubelet's probes, where native rules say which.
     probers: Option<Probers>,
 }
@@ -49,6 +51,15 @@ impl HostSide {
         !self.done && self.failures == 0
     }
 
+    /// It is looked at now; after the look that is under way (`busy`), if one is.
+    pub fn look_again(&mut self, now: Instant, busy: bool) {
+        if busy {
+            self.again = true;
+        } else {
+            self.at = Some(now);
+        }
+    }
+
     /// A look at it begins.
     pub fn look(&mut self) {
         self.at = None;
@@ -62,7 +73,8 @@ impl HostSide {
             (true, failures) => Before::Failed(failures),
         };
         (self.done, self.failures) = (true, 0);
-        self.at = (!interval.is_zero()).then(|| now + interval);
+        let again = std::mem::take(&mut self.again);
+        self.at = if again { Some(now) } else { (!interval.is_zero()).then(|| now + interval) };
         before
     }
 

@@ -23,6 +23,7 @@ mod seeking;
 mod sidecar;
 mod source;
 mod step;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod verification;

@@ -71,7 +71,7 @@ pub fn walk(places: &Places<'_>, sought: &[Sought], mut claimed: BTreeSet<NetnsI
         let running = places.processes().find(&others, &claimed)?;
         walked.found.extend(running.found.into_iter().map(|(uid, netns)| (uid, Arc::new(netns))));
         for (uid, why) in running.refused {
-            if why.contains(&Refusal::Address) {
+            if why.contains(&Refusal::Bare) {
                 walked.bypassed.insert(uid.clone());
             }
             walked.refused.insert(uid, why.iter().map(ToString::to_string).collect());

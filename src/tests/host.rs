@@ -178,7 +178,7 @@ fn entries_belong_to_pods() {
         next.ensure(&node.engine).unwrap();
         assert_eq!(entries(&next), ["10.0.0.1 uid-b", "10.0.0.3 uid-c"]);
         let pruned = format!("10.0.0.1 was in {set} istio-inpod-probes-v4 for pod uid-b");
-        assert_eq!(next.prune().unwrap(), [pruned]);
+        assert_eq!(next.prune(|_, _| false).unwrap(), [pruned]);
         assert_eq!(entries(&next), ["10.0.0.3 uid-c"]);
         assert_eq!(next.check(&node.engine).unwrap(), Vec::<String>::new());
     }

@@ -12,6 +12,7 @@ mod leaving;
 mod life;
 mod outage;
 mod ports;
+mod probes;
 mod records;
 mod repair;
 mod rollover;
@@ -19,6 +20,7 @@ mod sandboxed;
 mod stop;
 mod uninstall;
 mod unreadable;
+mod warnings;
 
 use crate::apiserver::{ApiServer, Kind};
 use crate::standalone::{SELECTOR, has_rules, is_right, netns, rules};

@@ -230,7 +230,7 @@ fn a_pod_with_hundreds_of_networks_is_looked_into_so_far() {
     tree.process(10, 1000, UID, &right);
     let findings = tree.search(&[wanted(UID, &["10.9.0.7"])], &[]);
     assert!(findings.found.is_empty());
-    assert_eq!(findings.refused[UID], [Refusal::Address]);
+    assert_eq!(findings.refused[UID], [Refusal::Bare]);
     tree.process(11, 1, UID, &right);
     assert_eq!(tree.search(&[wanted(UID, &["10.9.0.7"])], &[]).found[UID].id(), right.id());
 }

@@ -30,8 +30,11 @@ pub enum Refusal {
     Maker(u32),
     /// Its network belongs to a user namespace within the pod's, or outside of ours.
     Inner,
-    /// No interface in its network namespace has one of the pod's addresses.
+    /// No interface in its network namespace has one of the pod's addresses: it is another pod's, or the source still
+    /// tells the addresses of an earlier sandbox.
     Address,
+    /// No interface in its network namespace has any address.
+    Bare,
     /// It changed while it was looked at, or cannot be looked at.
     Unreadable(String),
 }
@@ -77,8 +80,9 @@ impl fmt::Display for Refusal {
                 "a process whose network belongs to a user namespace that was made inside the pod, or outside of the \
                  node's",
             ),
-            Refusal::Address => f.write_str(
-                "a process in a network namespace that has none of the pod's addresses (a sandboxed runtime, as gVisor, \
+            Refusal::Address => f.write_str("a process in a network namespace that has none of the pod's addresses"),
+            Refusal::Bare => f.write_str(
+                "a process in a network namespace that has no address at all (a sandboxed runtime, as gVisor, \
                  takes them over, and no rule sees a packet; --exclude-runtime-classes leaves such pods out)",
             ),
             Refusal::Unreadable(why) => write!(f, "a process that cannot be looked at: {why}"),

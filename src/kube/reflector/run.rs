@@ -194,6 +194,10 @@ impl Run {
             }
             if page.next.is_empty() {
                 let Picture { known, audience } = &mut *sync::lock(picture);
+                if let Some((lost, all)) = known.doubt() {
+                    let why = format!("{lost} of {all} objects are missing at once; another list is to confirm that");
+                    return Err(Failure::decode(&call.title(), why));
+                }
                 for key in known.end_list(page.resource_version) {
                     audience.removed(key);
                 }

@@ -284,9 +284,19 @@ impl Pod {
 
     // What is told.
 
-    /// Says what is wrong and stays so, also to people who look at the pod.
-    pub fn announce(&mut self, trouble: String) {
-        self.report.announce(&self.uid, &self.name, trouble);
+    /// Says what is wrong, also to people who look at the pod if it is still so at this time.
+    pub fn announce(&mut self, trouble: String, at: Instant) {
+        self.report.announce(&self.uid, &self.name, trouble, at);
+    }
+
+    /// People who look at the pod are told this at this time, unless it is over by then.
+    pub fn tell(&mut self, reason: &'static str, text: String, at: Instant) {
+        self.report.tell(reason, text, at);
+    }
+
+    /// What people are, or were to be, told with this reason is over.
+    pub fn tell_no_more(&mut self, reason: &'static str) {
+        self.report.tell_no_more(reason);
     }
 
     /// Says what is wrong, in the log and in the status.
@@ -294,9 +304,9 @@ impl Pod {
         self.report.log(&self.uid, &self.name, trouble);
     }
 
-    /// The text of an Event that is due; it then counts as written.
-    pub fn take_event(&mut self) -> Option<String> {
-        self.report.take_event()
+    /// Reason and text of an Event that is due; it then counts as written.
+    pub fn take_event(&mut self, now: Instant) -> Option<(&'static str, String)> {
+        self.report.take_event(now)
     }
 
     /// Notes how it stands.

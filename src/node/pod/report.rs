@@ -2,7 +2,13 @@
 
 use crate::pod::types::PodName;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+/// Reason of Events on pods that are not, or not rightly, in the mesh.
+pub(in crate::node) const FAILED: &str = "RedirectionFailed";
+/// Reason of Events on pods in which somebody's rules see packets before ours do.
+pub(in crate::node) const OVERTAKEN: &str = "RedirectionOvertaken";
 
 /// How a pod stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +35,10 @@ pub enum PodState {
 pub(in crate::node) struct Report {
     /// What is wrong, as last logged.
     trouble: Option<String>,
-    /// People who look at the pod are to be told of the trouble.
-    event_due: bool,
+    /// What people who look at the pod are told by an Event if it is still so then, by its reason.
+    due: BTreeMap<&'static str, (Instant, String)>,
+    /// What the last Event of each reason said, while it is so.
+    told: BTreeMap<&'static str, String>,
     /// How the pod stands, and since when.
     stands: Option<(PodState, Instant)>,
 }
@@ -51,19 +59,43 @@ impl Report {
         }
     }
 
-    /// Says what is wrong, also by an Event when it is new.
-    pub fn announce(&mut self, uid: &str, name: &PodName, trouble: String) {
-        self.event_due |= self.trouble.as_ref() != Some(&trouble);
+    /// Says what is wrong, also by an Event if it is still so at this time.
+    pub fn announce(&mut self, uid: &str, name: &PodName, trouble: String, at: Instant) {
+        self.tell(FAILED, trouble.clone(), at);
         self.log(uid, name, trouble);
     }
 
-    /// The text of an Event that is due; it then counts as written.
-    pub fn take_event(&mut self) -> Option<String> {
-        std::mem::take(&mut self.event_due).then(|| self.trouble.clone()).flatten()
+    /// An Event of this reason is due at this time, or when one of it is due already, unless it said so before.
+    pub fn tell(&mut self, reason: &'static str, text: String, at: Instant) {
+        if self.told.get(reason) == Some(&text) {
+            self.due.remove(reason);
+            return;
+        }
+        self.due.entry(reason).and_modify(|(_, due)| due.clone_from(&text)).or_insert((at, text));
+    }
+
+    /// What an Event of this reason says is over.
+    pub fn tell_no_more(&mut self, reason: &'static str) {
+        self.due.remove(reason);
+        self.told.remove(reason);
+    }
+
+    /// When the next Event is due.
+    pub fn next_event(&self) -> Option<Instant> {
+        self.due.values().map(|(at, _)| *at).min()
+    }
+
+    /// Reason and text of an Event that is due; it then counts as written.
+    pub fn take_event(&mut self, now: Instant) -> Option<(&'static str, String)> {
+        let reason = self.due.iter().find(|(_, (at, _))| *at <= now).map(|(reason, _)| *reason)?;
+        let (_, text) = self.due.remove(reason)?;
+        self.told.insert(reason, text.clone());
+        Some((reason, text))
     }
 
     /// Nothing is wrong any more; returns what was.
     pub fn over(&mut self) -> Option<String> {
+        self.tell_no_more(FAILED);
         self.trouble.take()
     }
 

@@ -5,9 +5,9 @@ use super::node::Goal;
 use crate::cni::event::{Failure, code};
 use crate::error::Result;
 use crate::metrics;
-use crate::node::event::{Action, Work};
+use crate::node::event::Work;
+use crate::node::pod::report::OVERTAKEN;
 use crate::node::pod::{ACK, Job, Late, Pod, Precedence, Rules, settings_of};
-use crate::node::publish::event_recorder::PodEvent;
 use crate::node::records::NodeSettings;
 use crate::node::redirection::Redirection;
 use crate::node::ztunnels::Standing;
@@ -31,6 +31,11 @@ impl Node {
         let Some((netns, rules)) = pod.held().map(|held| (Arc::clone(held.netns()), held.rules().clone())) else {
             return;
         };
+        // Probes must not wait for a ztunnel: a pod with rules that the kubelet cannot probe is started again and again.
+        let runs = rules != Rules::None && !pod.waits().has_adds();
+        if runs && !matches!(rules, Rules::Known(_)) && self.enter(pod, &netns) {
+            return;
+        }
         match (&rules, pod.object()) {
             (Rules::Known(settings), _) if *settings == goal.settings => {}
             (Rules::Unrecognised, Some(object)) => {
@@ -52,6 +57,9 @@ impl Node {
             && pod.held().is_some_and(|held| held.is_acknowledged())
         {
             metrics::VERIFICATION_REPAIRS.inc(["ztunnel"]);
+        }
+        if runs && self.enter(pod, &netns) {
+            return;
         }
         match self.ztunnels.standing(pod.uid(), &goal.info, netns.id()) {
             Standing::Acknowledged if self.enter(pod, &netns) => return,
@@ -154,7 +162,7 @@ impl Node {
             log::warn!(uid = pod.uid(), pod:% = pod.name(); "{message}");
             self.fail_sandbox(pod, code, message);
         } else {
-            pod.announce(message);
+            self.announce(pod, message);
         }
     }
 
@@ -239,24 +247,16 @@ impl Node {
     }
 
     /// Tells people that rules of others have come before ours, or have gone.
-    pub(super) fn tell_precedence(&mut self, pod: &Pod, change: Precedence) {
+    pub(super) fn tell_precedence(&mut self, pod: &mut Pod, change: Precedence) {
         match change {
             Precedence::Nothing => {}
             Precedence::Over(past) => {
+                pod.tell_no_more(OVERTAKEN);
                 log::info!(uid = pod.uid(), pod:% = pod.name(); "it is over: {past}");
             }
             Precedence::Came(message) => {
                 log::warn!(uid = pod.uid(), pod:% = pod.name(); "{message}");
-                if self.config.cluster && pod.object().is_some() {
-                    self.out.push(Action::Announce(PodEvent {
-                        uid: pod.uid().to_owned(),
-                        pod: pod.name().clone(),
-                        warning: true,
-                        reason: "RedirectionOvertaken",
-                        component: "cni-agent",
-                        message,
-                    }));
-                }
+                pod.tell(OVERTAKEN, message, self.next_verification());
             }
         }
     }

@@ -1,13 +1,14 @@
 //! The host's side: the rule that marks the kubelet's probes, and the sets with the addresses of pods in the mesh.
 //!
 //! The rule and the sets are put in place at the start and looked after at every verify interval. A pod's addresses are
-//! entered once ztunnel has acknowledged it, and leave before its rules do. A node whose host side cannot be had still
+//! entered once its rules are in place, whether there is a ztunnel or not, and leave before its rules do; those of an
+//! ADD once ztunnel has acknowledged it. What others have left there is thrown out as soon as it is known which pods there are. A node whose host side cannot be had still
 //! gets its pods enrolled: what fails then is the probes of those pods, and the agent says that it is not ready.
 
 use super::{Node, Phase, State};
 use crate::error::Result;
 use crate::metrics;
-use crate::node::event::{HostLook, Work};
+use crate::node::event::{HostLook, Keep, Work};
 use crate::node::host_side::Before;
 use crate::node::pod::{Job, Pod};
 use crate::node::tasks::Task;
@@ -25,15 +26,29 @@ impl State {
             return;
         }
         self.node.host.look();
-        let work = Work::Host { prune: self.knows_every_address() };
+        let work = Work::Host { keep: self.to_keep() };
         self.node.start_task(work, Task::Host);
     }
 
-    /// Entries that are not known to belong to a pod are only thrown out when no pod lacks its own: they may be its.
-    fn knows_every_address(&self) -> bool {
-        let knows =
-            |pod: &Pod| !pod.sandbox().is_recalled() && (pod.entered().is_some() || self.node.goal(pod).is_none());
-        self.node.phase == Phase::Running && self.pods.iter().all(knows)
+    /// What is not thrown out although nobody has entered it: what belongs to a pod that is to be entered. `None` while
+    /// anything may: it is not known which pods there are, or an address of one that was in the mesh.
+    fn to_keep(&self) -> Option<Keep> {
+        if self.node.phase != Phase::Running {
+            return None;
+        }
+        let mut keep = Keep::default();
+        for pod in self.pods.iter().filter(|pod| pod.entered().is_none()) {
+            if self.node.goal(pod).is_none() && !self.node.is_unread(pod) {
+                continue;
+            }
+            let ips = pod.ips();
+            if ips.is_empty() && (pod.sandbox().is_recalled() || pod.published().is_some()) {
+                return None;
+            }
+            keep.uids.insert(pod.uid().to_owned());
+            keep.addresses.extend(ips);
+        }
+        Some(keep)
     }
 }
 

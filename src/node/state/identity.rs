@@ -4,7 +4,7 @@
 //! is held with where the processes are. Only processes that are all elsewhere say something: a pod may have none yet,
 //! and some runtimes keep a few outside.
 
-use super::{Phase, State};
+use super::{Node, Phase, State};
 use crate::error::Result;
 use crate::metrics;
 use crate::node::event::Work;
@@ -68,7 +68,7 @@ impl State {
                         );
                         pod.moved(netns);
                     }
-                    Some(None) => stray(pod),
+                    Some(None) => self.node.stray(pod),
                 }
             }
             self.advance(uid);
@@ -76,9 +76,11 @@ impl State {
     }
 }
 
-fn stray(pod: &mut Pod) {
-    if pod.held_mut().is_some_and(|held| held.stray(true)) {
-        let text = "lost: its processes are in another network namespace, which has none of its addresses";
-        pod.announce(text.to_owned());
+impl Node {
+    fn stray(&self, pod: &mut Pod) {
+        if pod.held_mut().is_some_and(|held| held.stray(true)) {
+            let text = "lost: its processes are in another network namespace, which has none of its addresses";
+            self.announce(pod, text.to_owned());
+        }
     }
 }

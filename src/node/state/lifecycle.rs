@@ -37,6 +37,11 @@ impl State {
             self.del(&event, netns, reply);
         }
         self.advance_all();
+        if self.node.config.host_side {
+            // What was entered for pods that went while no agent ran is thrown out.
+            let busy = self.node.tasks.values().any(|task| matches!(task, Task::Host));
+            self.node.host.look_again(self.node.now, busy);
+        }
     }
 
     /// The agent is to leave.

@@ -1,9 +1,7 @@
 //! The one path by which a pod is enrolled or taken out: what should be is compared with what is.
 
 use super::State;
-use crate::node::event::Action;
 use crate::node::pod::Pod;
-use crate::node::publish::event_recorder::PodEvent;
 use crate::sys::netns::NetnsId;
 
 impl State {
@@ -36,26 +34,16 @@ impl State {
                 Some(goal) if pod.held().is_some() => self.node.enrol(pod, &goal),
                 goal => {
                     let out = goal.is_none() || pod.sandbox().is_torn_down();
-                    if pod.sandbox().is_recalled() || !out || self.node.withdraw(pod) {
+                    let node = &mut self.node;
+                    let recalled = pod.sandbox().is_recalled();
+                    if recalled || if out { node.withdraw(pod) } else { !node.sweep(pod) } {
                         self.node.seek(pod, goal.is_some());
                     }
                 }
             }
         }
         self.node.answer_checks(pod);
-        if let Some(message) = pod.take_event()
-            && self.node.config.cluster
-            && pod.object().is_some()
-        {
-            self.node.out.push(Action::Announce(PodEvent {
-                uid: uid.to_owned(),
-                pod: pod.name().clone(),
-                warning: true,
-                reason: "RedirectionFailed",
-                component: "cni-agent",
-                message,
-            }));
-        }
+        self.node.tell_people(pod);
         self.node.note_outside(pod);
         let (state, _) = self.node.pod_state(pod);
         pod.stands(state, self.node.now);

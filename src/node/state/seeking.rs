@@ -19,7 +19,7 @@ impl Node {
             if recalled && !wanted {
                 self.give_up(pod);
             } else if pod.published().is_some() {
-                pod.announce(format!("lost: {} knows no address of the pod yet", self.config.source));
+                self.announce(pod, format!("lost: {} knows no address of the pod yet", self.config.source));
             }
             return;
         }
@@ -39,7 +39,7 @@ impl Node {
         pod.search().failed(self.now, longest);
         if !pod.sandbox().is_torn_down() {
             let lost = || format!("lost: no running process of the pod has its address{}", refusal(refused));
-            pod.announce(failure.unwrap_or_else(lost));
+            self.announce(pod, failure.unwrap_or_else(lost));
         }
     }
 

@@ -184,7 +184,12 @@ impl Script {
                         format!("enter {uid} {ips:?}{inside}")
                     }
                     Work::Leave(uid) => format!("leave {uid}"),
-                    Work::Host { prune } => format!("host{}", if *prune { ", pruned" } else { "" }),
+                    Work::Host { keep: None } => "host".to_owned(),
+                    Work::Host { keep: Some(keep) } if keep.uids.is_empty() => "host, pruned".to_owned(),
+                    Work::Host { keep: Some(keep) } => {
+                        let uids: Vec<&str> = keep.uids.iter().map(String::as_str).collect();
+                        format!("host, pruned but for {}", uids.join(" "))
+                    }
                     Work::Compare(pods) => {
                         format!("compare {}", pods.iter().map(|(s, _)| s.uid.as_str()).collect::<Vec<_>>().join(" "))
                     }
@@ -315,6 +320,14 @@ impl Script {
         assert!(self.work[0].1.starts_with("walk"), "{:?}", self.work);
         let found = found.iter().map(|(uid, netns)| ((*uid).to_owned(), self.netns(netns))).collect();
         self.done(Outcome::Walked(Ok(Walked { found, ..Walked::default() })))
+    }
+
+    /// This work ends like this.
+    #[track_caller]
+    fn done_at(&mut self, text: &str, outcome: Outcome) -> Vec<String> {
+        let at = self.work.iter().position(|(_, work, _)| work == text).expect("it was handed out");
+        let (id, ..) = self.work.remove(at);
+        self.step(Event::Done(id, outcome))
     }
 
     /// A ztunnel answers the oldest request it was sent.

@@ -22,7 +22,7 @@ impl Node {
         if let Ok(differences) = &result
             && pod.held_mut().is_some_and(|held| held.bypass(differences.bypassed))
         {
-            pod.announce(BYPASSED.to_owned());
+            self.announce(pod, BYPASSED.to_owned());
         }
         let failure = self.verdict(pod, result);
         if let Some(Failure { message, .. }) = &failure {

@@ -29,6 +29,8 @@ pub enum Fault {
     NoBookmarks,
     /// A list has another page after each, with the same items.
     EndlessPages,
+    /// A list has nothing in it.
+    EmptyList,
     /// Metadata was asked for, and whole objects come.
     WholeObjects,
 }

@@ -214,7 +214,7 @@ fn answer(inner: &Inner, request: &Request, route: &Route, fault: Option<&Fault>
         },
         ("GET", None) => {
             drop(store);
-            list(inner, request, route, metadata_only, fault == Some(&Fault::EndlessPages))
+            list(inner, request, route, metadata_only, fault)
         }
         ("POST", None) => {
             let mut body = body;
@@ -293,7 +293,8 @@ fn answer(inner: &Inner, request: &Request, route: &Route, fault: Option<&Fault>
     }
 }
 
-fn list(inner: &Inner, request: &Request, route: &Route, metadata_only: bool, endless: bool) -> Answer {
+fn list(inner: &Inner, request: &Request, route: &Route, metadata_only: bool, fault: Option<&Fault>) -> Answer {
+    let endless = fault == Some(&Fault::EndlessPages);
     let mut store = inner.store();
     let limit: usize = request.query("limit").parse().unwrap_or(usize::MAX);
     let token = request.query("continue");
@@ -302,7 +303,8 @@ fn list(inner: &Inner, request: &Request, route: &Route, metadata_only: bool, en
         let of_route =
             |key: &&(Kind, String, String)| key.0 == route.kind && route.namespace.as_ref().is_none_or(|n| *n == key.1);
         let objects = &store.objects;
-        let all = objects.iter().filter(|(key, _)| of_route(key)).map(|(_, o)| o.clone());
+        let all = objects.iter().filter(|(key, _)| of_route(key) && fault != Some(&Fault::EmptyList));
+        let all = all.map(|(_, o)| o.clone());
         (store.version, all.filter(|o| selector.matches(o)).collect::<Vec<_>>())
     } else {
         let decoded = URL_SAFE_NO_PAD.decode(&token).ok().and_then(|b| serde_json::from_slice::<Value>(&b).ok());

@@ -62,6 +62,38 @@ fn a_pod_that_ended_while_no_agent_ran_keeps_its_rules() {
 }
 
 #[test]
+fn a_list_that_has_lost_most_pods_is_confirmed_first() {
+    let world = World::new();
+    let (web, other) = (world.enrolled_pod("web", IP), world.enrolled_pod("other", "10.47.1.3"));
+    let told = world.ztunnel().stats().events.len();
+    let again = || {
+        // What the watch could have told has been compacted away.
+        world.server.compact();
+        world.server.cut();
+    };
+    world.server.misbehave("list pods", 1, crate::apiserver::Fault::EmptyList);
+    again();
+    eventually("doubted", || world.log().contains("2 of 2 objects are missing at once"));
+    world.server.merge(Kind::Pods, "mesh", "web", &json!({ "metadata": { "labels": { "x": "1" } } }));
+    let third = world.make_pod("mesh", "third", "10.47.1.4");
+    world.add("mesh", "third", &third, "10.47.1.4");
+    for (name, netns) in [("web", &web), ("other", &other), ("third", &third)] {
+        world.assert_enrolled("mesh", name, netns);
+    }
+    let events = world.ztunnel().stats().events;
+    let dels = events[told..].iter().filter(|event| matches!(event, standin::Event::Del { .. })).count();
+    assert_eq!(dels, 0, "{events:?}");
+    // When they have gone, the second list says so too.
+    let uid = world.uid("mesh", "web");
+    world.server.misbehave("watch pods", None, crate::apiserver::Fault::Answer(410, None));
+    for name in ["web", "other", "third"] {
+        world.server.delete(Kind::Pods, "mesh", name);
+    }
+    again();
+    world.assert_ended(&uid, &web);
+}
+
+#[test]
 fn a_del_does_nothing_in_the_pod() {
     let mut world = World::new();
     let (web, other) = (world.enrolled_pod("web", IP), world.enrolled_pod("other", "10.47.1.3"));

@@ -12,6 +12,7 @@ impl Script {
         script.done(Outcome::Hosted(Ok(HostLook::default())));
         script.source(Notice::Namespace(Namespace { name: "default".to_owned(), labels: StringMap::new() }));
         script.source(Notice::Synced);
+        script.done(Outcome::Hosted(Ok(HostLook::default())));
         script.ztunnel(Zds::Connected(ConnectionId(1)));
         script.source(Notice::Pod(Box::new(Object { ips: Vec::new(), ..pod("a", true) })));
         script

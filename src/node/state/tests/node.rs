@@ -29,7 +29,8 @@ impl Script {
             NOTHING
         );
         script.source(namespace());
-        script.source(Notice::Synced);
+        assert_eq!(script.source(Notice::Synced), ["host, pruned"], "what is left of pods that went meanwhile");
+        assert_eq!(script.done(Outcome::Hosted(Ok(HostLook::default()))), NOTHING);
         script.ztunnel(Zds::Connected(ConnectionId(1)));
         script
     }
@@ -68,7 +69,8 @@ fn a_host_side_that_cannot_be_had_holds_no_pod_up() {
     assert_eq!(script.step(Event::Tick), ["host"]);
     script.done(Outcome::Hosted(Err(Error::new("no ipset"))));
     script.source(namespace());
-    script.source(Notice::Synced);
+    assert_eq!(script.source(Notice::Synced), ["host, pruned"]);
+    script.done(Outcome::Hosted(Err(Error::new("no ipset"))));
     script.ztunnel(Zds::Connected(ConnectionId(1)));
     script.source(Notice::Pod(Box::new(pod("a", true))));
     script.add("a", "n1");
@@ -90,9 +92,48 @@ fn nothing_is_pruned_while_a_pod_lacks_its_address() {
     let mut script = Script::node_with_pod();
     let mut waiting = pod("b", true);
     waiting.ips.clear();
+    script.source(Notice::Pod(Box::new(waiting.clone())));
+    let due = script.pass(Duration::from_secs(30));
+    assert!(due.contains(&"host, pruned but for b".to_owned()), "it has never been in the mesh: {due:?}");
+    let mut script = Script::node_with_pod();
+    waiting.annotations.insert("ambient.istio.io/redirection".to_owned(), "enabled".to_owned());
     script.source(Notice::Pod(Box::new(waiting)));
     let due = script.pass(Duration::from_secs(30));
     assert!(due.contains(&"host".to_owned()), "{due:?}");
+}
+
+#[test]
+fn what_is_left_of_others_is_thrown_out_as_soon_as_the_pods_are_known() {
+    let mut script = Script::after(node_config(), vec![record("gone")], Published::new());
+    assert_eq!(script.step(Event::Tick), ["host"]);
+    script.source(namespace());
+    script.source(annotated("a", true, "enabled"));
+    // The first look is still under way.
+    assert_eq!(script.source(Notice::Synced), ["walk a", "leave gone"]);
+    assert_eq!(script.done(Outcome::Hosted(Ok(HostLook::default()))), NOTHING);
+    let found = script.done_at("walk a", Outcome::Walked(Ok(Walked::default())));
+    assert!(found.contains(&"host, pruned but for a".to_owned()), "it is still looked for: {found:?}");
+}
+
+#[test]
+fn a_pod_of_an_earlier_run_is_entered_whether_there_is_a_ztunnel_or_not() {
+    let mut script = Script::after(node_config(), vec![record("a")], Published::new());
+    script.step(Event::Tick);
+    script.done(Outcome::Hosted(Ok(HostLook::default())));
+    script.source(namespace());
+    script.source(annotated("a", true, "enabled"));
+    assert_eq!(script.source(Notice::Synced), ["walk a"]);
+    assert_eq!(script.walked(&[("a", "n1")]), ["enter a [10.0.0.1] inside n1", "host, pruned but for a"]);
+    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["apply n1 without dns"]);
+    script.done(Outcome::Hosted(Ok(HostLook::default())));
+    // And one that joins the mesh while there is none, once it has rules.
+    assert_eq!(script.applied(), ["check n1"]);
+    script.done(Outcome::Checked(Ok(Differences::default()), None));
+    script.source(Notice::Pod(Box::new(pod("b", true))));
+    assert_eq!(script.pass(Duration::from_millis(2001)), ["walk b"]);
+    assert_eq!(script.walked(&[("b", "n2")]), ["apply n2, remembered"]);
+    assert_eq!(script.applied(), ["enter b [10.0.0.1] inside n2"]);
+    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["publish b Some(Pending)", "check n2"]);
 }
 
 #[test]
@@ -105,15 +146,18 @@ fn what_was_annotated_before_us_is_looked_for() {
     script.source(annotated("b", false, "pending"));
     script.source(annotated("c", false, "something else"));
     assert_eq!(script.source(Notice::Synced), ["walk a b"]);
-    assert_eq!(script.walked(&[("a", "n1"), ("b", "n2")]), ["recognise n1 among 4", "leave b"]);
+    let walked = script.walked(&[("a", "n1"), ("b", "n2")]);
+    assert_eq!(walked, ["enter a [10.0.0.1] inside n1", "leave b", "host, pruned but for a"]);
     assert_eq!(script.ztunnel(Zds::Connected(ConnectionId(1))), ["snapshot 1: add a n1"]);
     assert_eq!(script.acked(1), NOTHING);
+    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["recognise n1 among 4"]);
+    let left = script.done(Outcome::Left(Ok(())));
+    assert_eq!(left, ["publish b None", "remove n2"]);
+    script.done(Outcome::Hosted(Ok(HostLook::default())));
     // Nothing that is worth keeping.
     assert_eq!(script.done(Outcome::Recognised(Ok(None))), ["apply n1, remembered"]);
-    assert_eq!(script.done(Outcome::Left(Ok(()))), ["publish b None", "remove n2"]);
-    assert_eq!(script.applied(), ["enter a [10.0.0.1] inside n1"]);
     assert_eq!(script.removed(), ["remember b"]);
-    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["check n1"], "it is published as it should be");
+    assert_eq!(script.applied(), ["check n1"], "it is published as it should be");
 }
 
 #[test]
@@ -169,36 +213,73 @@ fn a_pod_of_an_unknown_namespace_is_looked_up() {
     );
 }
 
-#[test]
-fn people_are_told_what_is_lost_once() {
-    let mut script = Script::node();
-    script.source(annotated("a", true, "enabled"));
-    assert_eq!(script.pass(Duration::from_millis(2001)), ["walk a"]);
-    let lost = "announce a: lost: no running process of the pod has its address";
-    assert_eq!(script.walked(&[]), [lost]);
-    assert_eq!(script.pass(Duration::from_millis(501)), ["walk a"]);
-    assert_eq!(script.walked(&[]), NOTHING);
-    assert_eq!(script.state.enrolments(), [("pending", 0), ("enrolled", 0), ("lost", 1)]);
-    script.pass(Duration::from_millis(1001));
-    assert_eq!(script.walked(&[("a", "n1")]), ["recognise n1 among 4"]);
-    assert_eq!(script.done(Outcome::Recognised(Err(Error::new("no")))), ["apply n1, remembered"]);
+impl Script {
+    /// Time passes, and no search finds anything; what people are told meanwhile.
+    fn search_in_vain(&mut self, time: Duration, refused: &[&str]) -> Vec<String> {
+        let end = self.now + time;
+        let mut told = Vec::new();
+        while self.now < end {
+            told.extend(self.wait(end - self.now));
+            while let Some(at) = self.work.iter().position(|(_, work, _)| work.starts_with("walk")) {
+                let (id, ..) = self.work.remove(at);
+                let why = refused.iter().map(|why| (*why).to_owned()).collect();
+                let walked = Walked { refused: BTreeMap::from([("a".to_owned(), why)]), ..Walked::default() };
+                told.extend(self.step(Event::Done(id, Outcome::Walked(Ok(walked)))));
+            }
+        }
+        told.retain(|line| line.starts_with("announce"));
+        told
+    }
 }
 
-/// Whoever only says that he is the pod is told of, and does not get its place.
 #[test]
-fn what_was_refused_is_told_with_what_is_lost() {
+fn people_are_told_once_what_is_still_lost_one_verification_later() {
     let mut script = Script::node();
     script.source(annotated("a", true, "enabled"));
-    assert_eq!(script.pass(Duration::from_millis(2001)), ["walk a"]);
-    let refused = |why: &[&str]| {
-        let why = why.iter().map(|why| (*why).to_owned()).collect();
-        Outcome::Walked(Ok(Walked { refused: BTreeMap::from([("a".to_owned(), why)]), ..Walked::default() }))
-    };
-    let lost = "announce a: lost: no running process of the pod has its address; refused this; and that";
-    assert_eq!(script.done(refused(&["this", "that"])), [lost]);
+    assert_eq!(script.search_in_vain(Duration::from_secs(39), &[]), NOTHING);
+    assert_eq!(script.state.enrolments(), [("pending", 0), ("enrolled", 0), ("lost", 1)]);
+    let lost = "announce a: lost: no running process of the pod has its address";
+    assert_eq!(script.search_in_vain(Duration::from_secs(2), &[]), [lost]);
+    assert_eq!(script.search_in_vain(Duration::from_secs(200), &[]), NOTHING);
+    // Whoever only says that he is the pod is told of, and does not get its place.
+    let refused = "announce a: lost: no running process of the pod has its address; refused this; and that";
+    assert_eq!(script.search_in_vain(Duration::from_secs(80), &["this", "that"]), [refused]);
     assert_eq!(script.state_of("a"), "lost");
-    assert_eq!(script.pass(Duration::from_millis(501)), ["walk a"]);
-    assert_eq!(script.done(refused(&["this", "that"])), NOTHING, "told once");
+}
+
+#[test]
+fn what_is_over_by_then_is_told_to_nobody() {
+    let lost = || {
+        let mut script = Script::node();
+        script.source(annotated("a", true, "enabled"));
+        assert_eq!(script.search_in_vain(Duration::from_secs(20), &[]), NOTHING);
+        assert_eq!(script.state_of("a"), "lost");
+        script
+    };
+    // It ends.
+    let ending = Object { being_deleted: true, ..pod("a", true) };
+    let finished = Object { phase: crate::pod::types::Phase::Finished, ..pod("a", true) };
+    for end in [Notice::Pod(Box::new(ending)), Notice::Pod(Box::new(finished)), Notice::PodGone("a".to_owned())] {
+        let mut script = lost();
+        script.source(end);
+        assert_eq!(script.search_in_vain(Duration::from_secs(100), &[]), NOTHING);
+    }
+    // It is found, its address having been that of before.
+    let mut script = lost();
+    let again = Object { ips: vec!["10.0.0.2".parse().unwrap()], ..pod("a", true) };
+    script.source(Notice::Pod(Box::new(again)));
+    while !script.work.iter().any(|(_, work, _)| work.starts_with("walk")) {
+        script.wait(Duration::from_secs(10));
+    }
+    script.work.retain(|(_, work, _)| work.starts_with("walk"));
+    assert_eq!(script.walked(&[("a", "n1")]), ["enter a [10.0.0.2] inside n1"]);
+    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["recognise n1 among 4"]);
+    assert_eq!(script.done(Outcome::Recognised(Err(Error::new("no")))), ["apply n1, remembered"]);
+    assert_eq!(script.applied(), ["send 1: add a n1", "check n1"]);
+    assert_eq!(script.acked(1), NOTHING);
+    assert_eq!(script.done(Outcome::Checked(Ok(Differences::default()), None)), NOTHING);
+    assert_eq!(script.search_in_vain(Duration::from_secs(100), &[]), NOTHING);
+    assert_eq!(script.state_of("a"), "enrolled");
 }
 
 #[test]
@@ -211,10 +292,11 @@ fn a_sandbox_that_was_replaced_is_followed() {
     let netns = script.netns("n2");
     let moved = BTreeMap::from([("a".to_owned(), Some(netns))]);
     assert_eq!(script.done(Outcome::Compared(Ok(moved))), ["apply n2, remembered"]);
-    assert_eq!(script.applied(), ["send 1: add a n2", "check n2"]);
+    assert_eq!(script.applied(), ["send 1: add a n2", "enter a [10.0.0.1] inside n2"]);
     assert_eq!(script.acked(1), NOTHING);
-    assert_eq!(script.done(Outcome::Checked(Ok(Differences::default()), None)), ["enter a [10.0.0.1] inside n2"]);
-    assert_eq!(script.done(Outcome::Entered(Ok(()))), NOTHING, "who is left in the old one stays cut off");
+    assert_eq!(script.done(Outcome::Entered(Ok(()))), ["check n2"]);
+    let checked = script.done(Outcome::Checked(Ok(Differences::default()), None));
+    assert_eq!(checked, NOTHING, "who is left in the old one stays cut off");
     assert_eq!(script.state_of("a"), "enrolled");
 }
 
@@ -225,11 +307,7 @@ fn processes_elsewhere_without_the_address_are_shown_and_change_nothing() {
     script.done(Outcome::Checked(Ok(Differences::default()), None));
     script.done(Outcome::Hosted(Ok(HostLook::default())));
     let moved = BTreeMap::from([("a".to_owned(), None)]);
-    let told = script.done(Outcome::Compared(Ok(moved)));
-    assert_eq!(
-        told,
-        ["announce a: lost: its processes are in another network namespace, which has none of its addresses"]
-    );
+    assert_eq!(script.done(Outcome::Compared(Ok(moved))), NOTHING);
     assert_eq!(script.state_of("a"), "lost");
     let due = script.pass(Duration::from_secs(30));
     assert!(due.contains(&"compare a".to_owned()), "{due:?}");
