@@ -95,7 +95,8 @@ impl Status {
 
 /// Whether nothing is left to be done.
 pub fn is_well(view: &View) -> bool {
-    let settled = |pod: &PodStatus| matches!(pod.state, PodState::None | PodState::Enrolled) && !pod.preceded;
+    let settled =
+        |pod: &PodStatus| matches!(pod.state, PodState::None | PodState::Enrolled) && !pod.preceded && !pod.unheard;
     view.ready
         && view.unread.is_empty()
         && (!view.ambient || !view.ztunnels.is_empty())
@@ -143,7 +144,7 @@ pub fn table(view: &View, colour: Colour) -> String {
 fn row(pod: &PodStatus) -> Vec<Cell> {
     let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
     let (word, tone) = state(pod.state);
-    let tone = if pod.preceded { Tone::Doubtful } else { tone };
+    let tone = if pod.preceded || pod.unheard { Tone::Doubtful } else { tone };
     let texts = [pod.namespace.as_str(), pod.name.as_str()].map(|text| cell(text, Tone::Plain));
     let rest = [duration(pod.seconds), ips.join(","), pod.reason.clone()].map(|text| cell(text, Tone::Plain));
     texts.into_iter().chain([cell(word, tone)]).chain(rest).collect()
@@ -191,6 +192,7 @@ mod tests {
             netns: None,
             redirection: None,
             preceded: false,
+            unheard: false,
         };
         View {
             version: "1.2.3".to_owned(),

@@ -1,6 +1,7 @@
 //! What an inspection of a namespace found not to be as it should be.
 
 use crate::rules::preceding::Preceding;
+use std::collections::BTreeSet;
 
 /// What is not as it should be, one clause each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub struct Differences {
     pub preceding: Vec<Preceding>,
     /// No interface has one of the pod's addresses, so that no rule sees its packets: its runtime has taken them over.
     pub bypassed: bool,
+    /// The TCP ports on which somebody listens there; `None` if that was not asked, or cannot be told.
+    pub listening: Option<BTreeSet<u16>>,
 }
 
 impl Differences {

@@ -23,6 +23,7 @@ use crate::rules::render::restore;
 use crate::rules::ruleset::RuleSet;
 use crate::sys::exec;
 use crate::sys::file;
+use crate::sys::netlink::sock_diag;
 use crate::sys::netns::{Netns, Owner};
 use crate::sys::sync;
 use std::fs::File;
@@ -199,7 +200,12 @@ impl Engine {
             let rules = std::mem::take(&mut survey.differences);
             visit.ask_effects(wanted, &mut survey)?;
             let preceding = [survey.preceding, visit.preceding_policy_rules(wanted)?].concat();
-            Ok(Differences { rules, routes: survey.differences, preceding, bypassed: false })
+            let listening = (program.purpose == Purpose::Ambient).then(sock_diag::listening).transpose();
+            let listening = listening.unwrap_or_else(|e| {
+                log::debug!("{e}");
+                None
+            });
+            Ok(Differences { rules, routes: survey.differences, preceding, bypassed: false, listening })
         })
     }
 

@@ -21,10 +21,13 @@ use crate::rules::routing::{LocalRoute, MarkRule};
 use crate::rules::ruleset::TableName;
 use crate::rules::sidecar::Traces;
 use crate::sys::exec;
-use crate::sys::file;
+use crate::sys::{file, netlink};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// The interface to which packets for this host go.
+const LOOPBACK: &str = "lo";
 
 /// What the packet filter should hold.
 #[derive(Debug)]
@@ -93,6 +96,8 @@ pub struct Survey<'a> {
     stale: Vec<Effect>,
     add: Vec<Effect>,
     remove: Vec<Effect>,
+    /// `lo` is to be brought up: redirected packets go there.
+    raise: bool,
     /// Rules of ours where they should not be; taken out last.
     elsewhere: Vec<Restore>,
 }
@@ -218,6 +223,10 @@ impl Visit<'_> {
     /// Asks for what is needed outside the tables too.
     pub fn ask_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey<'_>) -> Result<()> {
         let placed = self.placed(wanted)?;
+        if !placed.wanted.is_empty() && !netlink::link_is_up(LOOPBACK)? {
+            survey.differences.push(format!("{LOOPBACK} is down"));
+            survey.raise = true;
+        }
         for effect in &placed.wanted {
             if !effect::is_there(effect)? {
                 let family = family_name(effect.family());
@@ -308,7 +317,10 @@ impl Visit<'_> {
     /// Writes what differs. While the program of one family is still running, what that of the other has written is
     /// looked at.
     pub fn write(&self, survey: Survey<'_>, wanted: &Wanted<'_>) -> Result<Seen> {
-        let Survey { restores, wake, own, add, remove, elsewhere, .. } = survey;
+        let Survey { restores, wake, own, raise, add, remove, elsewhere, .. } = survey;
+        if raise {
+            netlink::set_link_up(LOOPBACK)?;
+        }
         if self.backend == Backend::Nftables {
             own.run()?;
         }

@@ -186,8 +186,14 @@ fn said(status: &Status, options: &Options) -> Vec<Finding> {
         let finding = format!("rules of others come before ours: {}", named(&preceded));
         findings.push(Finding::warn("pods", &finding, &remedy));
     }
+    let unheard: Vec<&PodStatus> = settled.iter().filter(|pod| pod.unheard).copied().collect();
+    if !unheard.is_empty() {
+        let remedy = "see the log of ztunnel for these pods; restart it if that does not help";
+        let finding = format!("ztunnel does not listen in pods that it has: {}", named(&unheard));
+        findings.push(Finding::warn("pods", &finding, &remedy));
+    }
     let enrolled = settled.iter().filter(|pod| pod.state == PodState::Enrolled).count();
-    if lost.is_empty() && moving.is_empty() && preceded.is_empty() {
+    if lost.is_empty() && moving.is_empty() && preceded.is_empty() && unheard.is_empty() {
         findings.push(Finding::ok("pods", &format_args!("{enrolled} of {} are in the mesh", status.pods.len())));
     }
     findings

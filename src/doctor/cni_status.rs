@@ -67,6 +67,7 @@ mod tests {
             netns: None,
             redirection: None,
             preceded: false,
+            unheard: false,
         });
         Status {
             version: String::new(),

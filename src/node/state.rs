@@ -7,6 +7,7 @@
 mod broken;
 mod enrolment;
 mod hand_over;
+mod hearing;
 mod host;
 mod identity;
 mod lifecycle;

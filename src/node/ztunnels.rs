@@ -32,6 +32,8 @@ struct Told {
     unanswered: u32,
     /// Answer to the last request, if that was an add.
     answer: Option<std::result::Result<(), String>>,
+    /// It is to be told anew, whatever it answered.
+    doubted: bool,
 }
 
 /// The last request about a pod.
@@ -128,7 +130,7 @@ impl Ztunnels {
         let Some((id, connection)) = self.newest() else { return false };
         let told = connection.told.entry(uid.to_owned()).or_default();
         match &told.last {
-            Last::Add(at, who) if *at == netns.id() && who == info => match told.answer {
+            Last::Add(at, who) if *at == netns.id() && who == info && !told.doubted => match told.answer {
                 Some(Err(_)) if again => {}
                 _ => return false,
             },
@@ -138,6 +140,14 @@ impl Ztunnels {
         }
         told.send(id, add(uid, info, netns), out);
         true
+    }
+
+    /// What ztunnel has acknowledged of a pod does not hold any more: with the next offer it is told to forget it, then of
+    /// it anew.
+    pub(super) fn doubt(&mut self, uid: &str) {
+        if let Some(told) = self.connections.values_mut().next_back().and_then(|newest| newest.told.get_mut(uid)) {
+            told.doubted = true;
+        }
     }
 
     /// Tells every ztunnel to forget a pod, if any was told of it.
@@ -211,6 +221,7 @@ impl Told {
     fn note(&mut self, request: &Request) {
         self.unanswered += 1;
         self.answer = None;
+        self.doubted = false;
         self.last = match request {
             Request::Add { info, netns, .. } => Last::Add(netns.id(), info.clone()),
             Request::Keep { .. } => Last::Keep,

@@ -50,6 +50,12 @@ const DNS_PORT: u16 = 53;
 /// Keeps ztunnel's own DNS queries apart from the redirected ones, which may use the same address pair.
 const DNS_ZONE: u16 = 1;
 
+/// The TCP ports to which these rules lead, on which ztunnel therefore must listen inside the pod.
+pub fn proxy_ports(settings: &Settings) -> impl Iterator<Item = u16> {
+    let dns = settings.dns_capture.then_some(DNS_PROXY_PORT);
+    [OUTBOUND_PORT, INBOUND_PORT, HBONE_PORT].into_iter().chain(dns)
+}
+
 /// Called from PREROUTING.
 const PRERT: &str = "ISTIO_PRERT";
 /// Called from OUTPUT.

@@ -7,6 +7,7 @@
 
 pub mod attributes;
 pub mod message;
+pub mod sock_diag;
 pub mod socket;
 
 use crate::error::{Context, Error, Kind, Result};
@@ -78,6 +79,20 @@ pub fn set_link_up(interface: &str) -> Result<()> {
         payload.extend(number.to_ne_bytes());
     }
     change(libc::RTM_NEWLINK, 0, &payload).with_context(what)
+}
+
+/// Whether an interface is up.
+pub fn link_is_up(interface: &str) -> Result<bool> {
+    /// `struct ifinfomsg`: family, padding, type, interface, flags, changed flags.
+    const HEADER: usize = 16;
+    let what = || format!("look at interface {interface}");
+    let wanted = index(interface).with_context(what)?;
+    let links = dump(libc::RTM_GETLINK, &[0; HEADER]).with_context(what)?;
+    let number = |link: &RawMessage, at: usize| {
+        link.payload.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
+    };
+    let its = links.iter().find(|link| link.kind == libc::RTM_NEWLINK && number(link, 4) == Some(wanted));
+    Ok(its.and_then(|link| number(link, 8)).is_some_and(|flags| flags & libc::IFF_UP.cast_unsigned() != 0))
 }
 
 fn index(interface: &str) -> Result<u32> {

@@ -3,6 +3,7 @@
 
 mod churn;
 mod enrol;
+mod hearing;
 mod native;
 mod restart;
 mod scarce;

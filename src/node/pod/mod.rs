@@ -10,6 +10,7 @@
 //! - [`probes`]: the host's probe sets. [`search`]: looking for the namespace. [`report`]: what people are told.
 
 mod life;
+mod listeners;
 mod location;
 mod preceding;
 mod probes;
@@ -18,6 +19,7 @@ mod sandbox;
 mod search;
 mod waiting;
 
+pub(super) use listeners::Hearing;
 pub(super) use location::Location;
 pub(super) use preceding::Change as Precedence;
 pub(super) use probes::Probes;

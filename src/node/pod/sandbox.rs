@@ -1,11 +1,13 @@
 //! A pod's sandbox as far as we have to do with it: the namespace that is held, and what is, or may be, in it.
 
+use super::listeners::{Hearing, Listeners};
 use super::location::Location;
 use super::preceding::{Change, PrecedingRules};
 use crate::node::records::{NodeSettings, Record};
 use crate::rules::inpod::Settings;
 use crate::rules::preceding::Preceding;
 use crate::sys::netns::{Netns, NetnsId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -57,6 +59,7 @@ pub(in crate::node) struct Held {
     /// When its rules are looked at next.
     verify_at: Option<Instant>,
     preceding: PrecedingRules,
+    listeners: Listeners,
 }
 
 /// What is in a namespace.
@@ -85,6 +88,7 @@ impl Held {
             bypassed: false,
             verify_at: None,
             preceding,
+            listeners: Listeners::default(),
         }
     }
 
@@ -126,6 +130,19 @@ impl Held {
     /// What rules of others came before ours, in words.
     pub fn preceded_by(&self) -> Option<&str> {
         self.preceding.by()
+    }
+
+    /// In words, that ztunnel does not listen in it.
+    pub fn unheard(&self) -> Option<String> {
+        self.listeners.trouble()
+    }
+
+    /// These ports are listened on in it, and ztunnel has acknowledged it.
+    pub fn note_listening(&mut self, ports: &BTreeSet<u16>) -> Hearing {
+        match &self.rules {
+            Rules::Known(settings) => self.listeners.note(settings, ports),
+            _ => Hearing::Nothing,
+        }
     }
 
     /// Rules of these settings are complete.

@@ -73,6 +73,9 @@ impl Node {
             if let Some(precedence) = pod.held_mut().map(|held| held.note_preceding(differences.preceding)) {
                 self.tell_precedence(pod, precedence);
             }
+            if let Some(ports) = differences.listening {
+                self.listen_for_ztunnel(pod, &ports);
+            }
             return None;
         }
         let missing = differences.all().join("; ");

@@ -82,6 +82,9 @@ pub struct PodStatus {
     /// A rule of others that came after its enrolment sees its packets before ours do; the reason says which.
     #[serde(default)]
     pub preceded: bool,
+    /// Ztunnel has acknowledged the pod and does not listen in it; the reason says on which ports.
+    #[serde(default)]
+    pub unheard: bool,
 }
 
 /// The answer to `GET /explain`.
@@ -228,6 +231,7 @@ impl Node {
             netns: pod.sandbox().netns().map(|netns| netns.id().ino),
             redirection: pod.published(),
             preceded: pod.held().is_some_and(|held| held.preceded_by().is_some()),
+            unheard: pod.held().is_some_and(|held| held.unheard().is_some()),
         }
     }
 
@@ -264,7 +268,8 @@ impl Node {
         }
         match self.ztunnels.standing(pod.uid(), &goal.info, held.netns().id()) {
             Standing::Acknowledged => {
-                let but = held.preceded_by().map_or_else(String::new, |by| format!(", but {by}"));
+                let but = held.preceded_by().map(str::to_owned).into_iter().chain(held.unheard());
+                let but: String = but.map(|what| format!(", but {what}")).collect();
                 (PodState::Enrolled, format!("rules are in place and ztunnel has it{but}"))
             }
             Standing::Refused(text) => (PodState::Pending, format!("ztunnel refused it: {text}")),

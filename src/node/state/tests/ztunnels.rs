@@ -48,3 +48,48 @@ fn a_refusal_without_plugin_is_retried_with_back_off() {
     assert_eq!(script.acked(2), NOTHING);
     assert_eq!(script.state_of("a"), "enrolled");
 }
+
+/// A pod that ztunnel has acknowledged and in which it does not listen: it is told anew, once, and then people are.
+#[test]
+fn a_ztunnel_that_does_not_listen_is_told_anew_once() {
+    let again = Duration::from_millis(500);
+    let later = Duration::from_secs(30);
+    // What is done after the look for which it is time then. Its processes are looked at too, now and then.
+    let look = |script: &mut Script, after: Duration, ports: &[u16]| {
+        let mut begun = script.wait(after);
+        while begun == ["compare a"] {
+            assert_eq!(script.done(Outcome::Compared(Ok(BTreeMap::new()))), NOTHING);
+            begun = script.wait(after);
+        }
+        assert!(begun.contains(&"check n1".to_owned()), "{begun:?}");
+        let listening = Some(ports.iter().copied().collect());
+        let all = script.done(Outcome::Checked(Ok(Differences { listening, ..Differences::default() }), None));
+        if begun.len() > 1 {
+            assert_eq!(script.done(Outcome::Compared(Ok(BTreeMap::new()))), NOTHING);
+        }
+        all
+    };
+    let all = [15001, 15006, 15008, 15053];
+    let config = Config { verify_interval: later, ..config() };
+    let mut script = Script::after(config, Vec::new(), Published::new());
+    script.source(Notice::Synced);
+    script.ztunnel(Zds::Connected(ConnectionId(1)));
+    script.source(Notice::Pod(Box::new(pod("a", true))));
+    script.add("a", "n1");
+    script.applied();
+    assert_eq!(script.acked(1), ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
+    script.done(Outcome::Checked(Ok(Differences::default()), None));
+    assert_eq!(look(&mut script, later, &all), NOTHING);
+    assert_eq!(look(&mut script, later, &[80]), NOTHING, "it may be about to listen");
+    assert_eq!(look(&mut script, again, &[80]), ["send 1: del a", "send 1: add a n1"]);
+    assert_eq!(script.state_of("a"), "pending");
+    script.acked(1);
+    script.acked(1);
+    assert_eq!(script.state_of("a"), "enrolled");
+    for after in [again, again, later, later] {
+        assert_eq!(look(&mut script, after, &[80]), NOTHING, "told once");
+    }
+    assert_eq!(look(&mut script, later, &all), NOTHING);
+    assert_eq!(look(&mut script, later, &[80]), NOTHING);
+    assert_eq!(look(&mut script, again, &[80]), ["send 1: del a", "send 1: add a n1"], "and again after it was over");
+}
