@@ -28,6 +28,7 @@ use crate::sys::netns::{Netns, Owner};
 use crate::sys::sync;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -62,6 +63,8 @@ pub struct Engine {
     /// Whether tables of our own can have IPv6, or why not.
     own_ipv6: OnceLock<Result<(), String>>,
     lock_dir: PathBuf,
+    /// It has been said that rules are moved from where another backend puts them.
+    told_move: AtomicBool,
     /// The newest last. A list: there are few, and to hash a program takes longer than to compare it with these.
     references: Mutex<Vec<(Backend, Program, Arc<Reference>)>>,
 }
@@ -93,7 +96,8 @@ impl Engine {
                 Backend::Iptables(firewall.choose(kernel, host, force_variant)?)
             }
         };
-        Ok(Engine { kernel, firewall, backend, own_ipv6: OnceLock::new(), lock_dir, references: Mutex::default() })
+        let (own_ipv6, told_move, references) = (OnceLock::new(), AtomicBool::new(false), Mutex::default());
+        Ok(Engine { kernel, firewall, backend, own_ipv6, lock_dir, told_move, references })
     }
 
     /// Where new rules go.
@@ -164,6 +168,12 @@ impl Engine {
             if survey.differences.is_empty() {
                 let policy = visit.preceding_policy_rules(wanted)?;
                 return Ok((Applied::AlreadyRight, [survey.preceding, policy].concat()));
+            }
+            if survey.moves(visit.backend) && !self.told_move.swap(true, Ordering::Relaxed) {
+                log::info!(
+                    "rules of ours are where another backend puts them: they are moved, in running pods too, whose settings \
+                     stay; no connection is lost by that"
+                );
             }
             let (had_ours, variants, before) = (survey.had_ours, survey.variants(), survey.preceding.clone());
             // What is outside the tables needs no second look: the kernel has acknowledged each.

@@ -112,6 +112,11 @@ impl Survey<'_> {
         Variant::ALL.into_iter().filter(written).collect()
     }
 
+    /// Rules of ours stand where another backend puts them, and are taken out there.
+    pub fn moves(&self, backend: Backend) -> bool {
+        !self.elsewhere.is_empty() || backend != Backend::Nftables && !self.own.is_empty()
+    }
+
     /// What would be loaded, by the name of the program.
     pub fn inputs(self) -> Vec<(String, String)> {
         let own = (!self.own.is_empty()).then(|| ("nft".to_owned(), self.own.script()));
@@ -223,7 +228,7 @@ impl Visit<'_> {
     /// Asks for what is needed outside the tables too.
     pub fn ask_effects(&self, wanted: &Wanted<'_>, survey: &mut Survey<'_>) -> Result<()> {
         let placed = self.placed(wanted)?;
-        if !placed.wanted.is_empty() && !netlink::link_is_up(LOOPBACK)? {
+        if !placed.wanted.is_empty() && !netlink::loopback_is_up()? {
             survey.differences.push(format!("{LOOPBACK} is down"));
             survey.raise = true;
         }

@@ -44,7 +44,7 @@ const INBOUND_PORT: u16 = 15006;
 /// ztunnel's port for HBONE that arrives.
 const HBONE_PORT: u16 = 15008;
 /// ztunnel's DNS proxy.
-const DNS_PROXY_PORT: u16 = 15053;
+pub const DNS_PROXY_PORT: u16 = 15053;
 /// DNS.
 const DNS_PORT: u16 = 53;
 /// Keeps ztunnel's own DNS queries apart from the redirected ones, which may use the same address pair.

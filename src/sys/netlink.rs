@@ -81,18 +81,18 @@ pub fn set_link_up(interface: &str) -> Result<()> {
     change(libc::RTM_NEWLINK, 0, &payload).with_context(what)
 }
 
-/// Whether an interface is up.
-pub fn link_is_up(interface: &str) -> Result<bool> {
+/// Whether `lo` is up.
+pub fn loopback_is_up() -> Result<bool> {
     /// `struct ifinfomsg`: family, padding, type, interface, flags, changed flags.
     const HEADER: usize = 16;
-    let what = || format!("look at interface {interface}");
-    let wanted = index(interface).with_context(what)?;
-    let links = dump(libc::RTM_GETLINK, &[0; HEADER]).with_context(what)?;
+    /// The index of `lo` in every network namespace (`LOOPBACK_IFINDEX` in the kernel's net/flow.h).
+    const LOOPBACK: u32 = 1;
+    let links = dump(libc::RTM_GETLINK, &[0; HEADER]).context("list interfaces")?;
     let number = |link: &RawMessage, at: usize| {
         link.payload.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
     };
-    let its = links.iter().find(|link| link.kind == libc::RTM_NEWLINK && number(link, 4) == Some(wanted));
-    Ok(its.and_then(|link| number(link, 8)).is_some_and(|flags| flags & libc::IFF_UP.cast_unsigned() != 0))
+    let it = links.iter().find(|link| link.kind == libc::RTM_NEWLINK && number(link, 4) == Some(LOOPBACK));
+    Ok(it.and_then(|link| number(link, 8)).is_some_and(|flags| flags & libc::IFF_UP.cast_unsigned() != 0))
 }
 
 fn index(interface: &str) -> Result<u32> {

@@ -3,7 +3,7 @@
 //! Where it does not, it is told of the pod anew; what that does not help is told to people, and tried again seldom, for
 //! it ends connections that another listener may have.
 
-use crate::rules::inpod::{Settings, proxy_ports};
+use crate::rules::inpod::{DNS_PROXY_PORT, Settings, proxy_ports};
 use std::collections::BTreeSet;
 
 /// Ztunnel is told anew with every 20th look in a row.
@@ -18,6 +18,8 @@ pub(in crate::node) struct Listeners {
     looks: u32,
     /// Ztunnel was told anew since they were all there.
     told_anew: bool,
+    /// It answered DNS at some time. A ztunnel that never did is set up without, and telling it anew changes nothing.
+    answers_dns: bool,
 }
 
 /// What is to be done.
@@ -43,23 +45,25 @@ impl Listeners {
 
     /// These ports are listened on, in the namespace of a pod that ztunnel has acknowledged.
     pub fn note(&mut self, settings: &Settings, listening: &BTreeSet<u16>) -> Hearing {
+        self.answers_dns |= listening.contains(&DNS_PROXY_PORT);
         let lacking: Vec<u16> = proxy_ports(settings).filter(|port| !listening.contains(port)).collect();
         if lacking.is_empty() {
             let past = self.trouble();
-            *self = Listeners::default();
+            *self = Listeners { answers_dns: self.answers_dns, ..Listeners::default() };
             return past.map_or(Hearing::Nothing, Hearing::Over);
         }
+        let helps = lacking.iter().any(|port| *port != DNS_PROXY_PORT || self.answers_dns);
         self.lacking = lacking;
         self.looks = self.looks.saturating_add(1);
         match self.looks {
             1 => Hearing::LookAgain,
-            2 if !self.told_anew => {
+            2 if helps && !self.told_anew => {
                 self.told_anew = true;
                 self.looks = 0;
                 Hearing::TellAnew(in_words(&self.lacking))
             }
             2 => Hearing::Deaf(in_words(&self.lacking)),
-            looks if looks.is_multiple_of(RETRY) => Hearing::TellAnew(in_words(&self.lacking)),
+            looks if helps && looks.is_multiple_of(RETRY) => Hearing::TellAnew(in_words(&self.lacking)),
             _ => Hearing::Nothing,
         }
     }
@@ -92,6 +96,9 @@ mod tests {
         let mut look = |dns: bool, ports: &[u16]| listeners.note(&settings(dns), &ports.iter().copied().collect());
         let text = |ports: &str| format!("ztunnel has acknowledged the pod and does not listen in it (port {ports})");
         let all = [80, 15001, 15006, 15008];
+        assert_eq!(look(true, &all), Hearing::LookAgain);
+        assert_eq!(look(true, &all), Hearing::Deaf(text("15053")), "it never answered DNS");
+        assert_eq!(look(true, &[15001, 15006, 15008, 15053]), Hearing::Over(text("15053")));
         assert_eq!(look(false, &all), Hearing::Nothing);
         assert_eq!(look(false, &[80]), Hearing::LookAgain);
         assert_eq!(look(false, &all), Hearing::Nothing, "it was about to listen");

@@ -9,7 +9,7 @@ use crate::node::ztunnels::Standing;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Until the second look at listeners that were not there: a ztunnel that has just connected may be about to listen.
+/// The time to the second look at listeners that were not there: a ztunnel that has just connected may be about to listen.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 
 impl Node {

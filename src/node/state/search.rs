@@ -1,7 +1,7 @@
 //! Looking for the namespaces of pods that run but did not come through the plugin, or came through an earlier agent.
 
-use super::State;
 use super::seeking::refusal;
+use super::{Node, State};
 use crate::error::Result;
 use crate::node::event::{Sought, TaskId, Walked, Work};
 use crate::node::records::Record;
@@ -9,6 +9,20 @@ use crate::node::redirection::Redirection;
 use crate::node::tasks::Task;
 use crate::pod::types::PodName;
 use std::collections::BTreeSet;
+
+impl Node {
+    /// Says that pods of an earlier run keep their IPv6 rules though IPv6 is off now. Nothing of IPv6 is touched then: to
+    /// take these rules out would let running pods talk past the mesh.
+    pub(super) fn tell_ipv6_stays(&self, records: &[Record]) {
+        let with_rules = records.iter().filter(|record| record.enrolled && record.settings.ipv6).count();
+        if with_rules > 0 && !self.config.settings.ipv6 {
+            log::info!(
+                pods = with_rules;
+                "IPv6 is off (--ambient-ipv6): pods in the mesh that have IPv6 rules keep them until they are made anew"
+            );
+        }
+    }
+}
 
 impl State {
     /// Takes over what an earlier run remembered of a sandbox.

@@ -47,6 +47,7 @@ impl State {
         for (uid, (name, redirection)) in published {
             state.pods.entry(&uid, &name).recall_published(redirection);
         }
+        state.node.tell_ipv6_stays(&records);
         for record in records {
             state.recall(record);
         }

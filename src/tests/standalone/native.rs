@@ -98,6 +98,7 @@ fn an_agent_that_is_told_another_backend_moves_everything() {
     let netns = world.make_pod("web", IP);
     world.add("web", "c1", &netns, IP);
     world.assert_enrolled("web", &netns);
+    let moved = |world: &World| world.agent().log().matches("are where another backend puts them").count();
     let host = |world: &World| nft_list(world.node.host.netns()) + &run_in(world.node.host.netns(), "ipset", &["list"]);
     eventually("the pod is in the ipset", || host(&world).contains(&format!("{IP} comment \"web\"")));
     assert_eq!(world.node.status().unwrap().probers, None);
@@ -120,5 +121,23 @@ fn an_agent_that_is_told_another_backend_moves_everything() {
             assert!(host(&world).contains(&format!("{IP} comment \"web\"")));
         }
         eventually("still enrolled", || world.state("web") == "enrolled");
+        assert_eq!(moved(&world), 1, "said once");
     }
+}
+
+/// What the settings of a node are by now is for new pods; the backend is for all.
+#[test]
+fn a_pod_that_is_moved_keeps_the_settings_it_was_enrolled_with() {
+    let mut world = World::without_ztunnel(&["--ambient-ipv6", "--ambient-dns-capture"]);
+    world.start_ztunnel();
+    let netns = world.make_pod("web", IP);
+    world.add("web", "c1", &netns, IP);
+    eventually("enrolled", || world.state("web") == "enrolled");
+    world.agent.take().unwrap().terminate();
+    world.flags = vec!["--native-nftables"];
+    world.start_agent();
+    let text = || nft_list(netns.netns());
+    eventually("moved", || text().contains("table inet istio-ambient-raw") && !rules(&netns).contains("ISTIO"));
+    assert!(text().contains("ip6 daddr != ::1") && text().contains("redirect to :15053"), "{}", text());
+    eventually("told", || world.agent().log().contains("have IPv6 rules keep them until they are made anew"));
 }

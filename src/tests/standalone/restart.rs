@@ -188,3 +188,34 @@ fn a_second_agent_takes_over() {
     world.add("second", "c2", &second, &ip(2));
     world.assert_enrolled("second", &second);
 }
+
+/// IPv6 that is turned off is not taken out of running pods: they would talk past the mesh.
+#[test]
+fn ipv6_rules_of_running_pods_stay_when_it_is_turned_off() {
+    for reconcile in [&[][..], &["--ambient-reconcile-pod-rules-on-startup"]] {
+        let mut world = World::without_ztunnel(&["--ambient-ipv6"]);
+        world.start_ztunnel();
+        let netns = world.make_pod("web", &ip(1));
+        world.add("web", "c1", &netns, &ip(1));
+        eventually("enrolled", || world.state("web") == "enrolled");
+        let v6 = || {
+            let script = "ip6tables-nft-save; ip -6 rule; ip -6 route show table 100";
+            let text = crate::support::netns::run_in(netns.netns(), "sh", &["-c", script]);
+            let meant = |line: &&str| line.starts_with("-A") || line.contains("fwmark") || line.contains("local");
+            text.lines().filter(meant).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let before = v6();
+        assert!(before.len() > 6, "{before:?}");
+        world.agent.take().unwrap().terminate();
+        world.flags = [&["--verify-interval", "1s"], reconcile].concat();
+        world.start_agent();
+        let told = "pods in the mesh that have IPv6 rules keep them";
+        eventually("told", || world.agent().log().contains(told));
+        eventually("enrolled", || world.state("web") == "enrolled");
+        assert_eq!(v6(), before);
+        // One that leaves the mesh loses them.
+        world.node.write_pod("web.json", &pod_json("web", &ip(1), json!({"labels": {}})));
+        eventually("out", || world.state("web") == "none" && !has_rules(&netns));
+        assert_eq!(v6().iter().filter(|line| line.contains("ISTIO") || line.contains("fwmark")).count(), 0);
+    }
+}
