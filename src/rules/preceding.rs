@@ -43,7 +43,8 @@ impl Preceding {
         Preceding { site: Site::PolicyRule(family, preference), says: digest(body) }
     }
 
-    /// The base chains with rules that the kernel calls before those in which our chains redirect. `family` is `ip`,
+    /// The base chains with rules that the kernel calls before those in which our chains redirect: those of lower
+    /// priority, and those of the same, of which it calls the one first that came last. `family` is `ip`,
     /// `ip6` or `inet`; tables that are `known` by name are passed over.
     pub fn base_chains(family: &'static str, view: &View, known: impl Fn(&str) -> bool) -> Vec<Self> {
         let mut all = Vec::new();
@@ -51,7 +52,7 @@ impl Preceding {
             for (chain, content) in &table.chains {
                 let precedes = content.attached.as_ref().is_some_and(|attachment| {
                     let decides = !content.rules.is_empty() || attachment.accepts == Some(false);
-                    HOOKS.contains(&attachment.hook) && attachment.priority < REDIRECTION && decides
+                    HOOKS.contains(&attachment.hook) && attachment.priority <= REDIRECTION && decides
                 });
                 if precedes {
                     let bodies: Vec<&[u8]> = content.rules.iter().map(|rule| rule.body.as_slice()).collect();
@@ -131,7 +132,8 @@ mod tests {
         };
         for hook in [0, 3] {
             check(view(hook, -101, 1, false), 1);
-            check(view(hook, -100, 1, false), 0);
+            check(view(hook, -100, 1, false), 1);
+            check(view(hook, -99, 1, false), 0);
             check(view(hook, -300, 0, false), 0);
             check(view(hook, -300, 1, true), 0);
         }

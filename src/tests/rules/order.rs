@@ -42,7 +42,9 @@ fn what_comes_before_ours_is_told() {
                 let clause = format!("base chain c of nf_tables' table {family} theirs");
                 check(&chain(family, "output", -310, "tcp dport 80 accept"), &[&clause]);
                 check(&chain(family, "prerouting", -101, "counter drop"), &[&clause]);
-                check(&chain(family, "output", -90, "accept"), &[]);
+                check(&chain(family, "output", -99, "accept"), &[]);
+                check(&chain(family, "output", -100, "tcp dport 80 accept"), &[&clause]);
+                check(&chain(family, "prerouting", -100, "tcp dport 80 accept"), &[&clause]);
                 check(&chain(family, "postrouting", -310, "accept"), &[]);
             }
             check(
