@@ -9,6 +9,7 @@ use ferrule::cli::{self, Personality, agent, doctor, explain, iptables, rules, s
 use ferrule::cni::plugin::{self, Environment};
 use ferrule::config::option::{Remark, Variables};
 use ferrule::config::{self, Config};
+use ferrule::dataplane::counters;
 use ferrule::error::{Context, Result};
 use ferrule::install;
 use ferrule::logging;
@@ -16,6 +17,7 @@ use ferrule::node::removal;
 use ferrule::pod::object::{self, Objects};
 use ferrule::sys::clock;
 use ferrule::sys::file::{self, Lock};
+use ferrule::sys::netns::Netns;
 use ferrule::sys::run_dir::RunDir;
 use nix::unistd::geteuid;
 use std::ffi::OsString;
@@ -93,6 +95,10 @@ fn agent((config, remarks): (Config, Vec<Remark>)) -> Result<ExitCode> {
 
 fn rules(rules: rules::Rules) -> Result<ExitCode> {
     let answer = match rules.subject() {
+        rules::Subject::Counters(path) => {
+            let netns = path.as_ref().map_or_else(Netns::own, |path| Netns::open(path))?;
+            return done(print(&counters::read(&netns, None)?));
+        }
         rules::Subject::Host => rules.of_host()?,
         rules::Subject::PodFile(path) => rules.of_pod(&objects(path)?).with_context(|| path.display().to_string())?,
     };

@@ -27,6 +27,7 @@ struct Own {
     family: Option<Family>,
     backend: Backend,
     host: bool,
+    counters: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,6 +79,17 @@ const OWN: &[Row<Own>] = &[
             Ok(())
         },
     },
+    Row {
+        spec: own(
+            "counters",
+            Takes::Switch,
+            "Packets and bytes that our rules have counted in the network namespace at this path, given in place of the pod's file, or with --host in that in which this runs.",
+        ),
+        set: |own, value| {
+            own.counters = overrides::parse_bool(value).ok_or_else(|| "true or false".to_owned())?;
+            Ok(())
+        },
+    },
 ];
 
 /// The subject whose rules are printed, and how.
@@ -97,6 +109,8 @@ pub enum Subject {
     Host,
     /// The pod in this file.
     PodFile(PathBuf),
+    /// What was counted in the network namespace at this path; `None`: in that in which this runs.
+    Counters(Option<PathBuf>),
 }
 
 /// How it is called.
@@ -115,6 +129,8 @@ pub fn parse(args: &[OsString], variables: &Variables) -> Result<Request<Rules>>
         let warnings =
             remarks.into_iter().filter(|(level, _)| *level <= log::Level::Warn).map(|(_, text)| text).collect();
         let subject = match (own.host, arguments.operands.as_slice()) {
+            (true, []) if own.counters => Subject::Counters(None),
+            (false, [path]) if own.counters => Subject::Counters(Some(path.into())),
             (true, []) => Subject::Host,
             (false, [file]) if matches!(explain::Subject::parse(file), Some(explain::Subject::Pod(_))) => {
                 let message = format_args!(

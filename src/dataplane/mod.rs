@@ -4,6 +4,7 @@
 
 pub mod backend;
 pub mod branch_eni;
+pub mod counters;
 pub mod differences;
 mod effect;
 pub mod engine;

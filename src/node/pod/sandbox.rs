@@ -58,7 +58,7 @@ pub(in crate::node) struct Held {
     bypassed: bool,
     /// When its rules are looked at next.
     verify_at: Option<Instant>,
-    preceding: PrecedingRules,
+    preceding: Box<PrecedingRules>,
     listeners: Listeners,
 }
 
@@ -77,7 +77,7 @@ pub(in crate::node) enum Rules {
 
 impl Held {
     fn new(netns: Arc<Netns>, rules: Rules, established: bool) -> Self {
-        let preceding = PrecedingRules::default();
+        let preceding = Box::default();
         Held {
             netns,
             rules,

@@ -7,6 +7,7 @@ use super::envoy::{self, ENVOY, Envoy, ask_as};
 use crate::support::engine::{BACKENDS, programmer};
 use crate::support::eventually;
 use crate::support::netns::{PodNetns, run_in};
+use ferrule::dataplane::backend::Backend;
 use ferrule::dataplane::inpod::{Applied, InPod};
 use ferrule::dataplane::xtables::variant::Variant;
 use ferrule::rules::program::Program;
@@ -82,6 +83,12 @@ impl Scene {
     /// Runs a test with these settings, with each backend in turn.
     #[track_caller]
     pub(super) fn with(&self, settings: &Settings, ipv6: bool, test: impl Fn(&Self)) {
+        self.with_each(settings, ipv6, |scene, _| test(scene));
+    }
+
+    /// Runs a test with these settings, with each backend in turn, which the test is told.
+    #[track_caller]
+    pub(super) fn with_each(&self, settings: &Settings, ipv6: bool, test: impl Fn(&Self, Backend)) {
         for backend in BACKENDS {
             let (inpod, _dir) = programmer(backend);
             let program = program(settings, ipv6);
@@ -94,7 +101,7 @@ impl Scene {
                 };
                 eventually("::6 is there", ready);
             }
-            test(self);
+            test(self, backend);
             self.clean(&inpod, &program);
         }
     }
