@@ -8,7 +8,6 @@ use crate::install::plan::{self, About, Doubt, Listing, State};
 use crate::install::{Mode, PLUGIN, binary, conflict, directory, kubeconfig};
 use crate::sys::exec;
 use crate::sys::file;
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -301,7 +300,7 @@ impl Facts {
 }
 
 fn plugin(path: &Path, ours: &Path) -> Plugin {
-    let open = |path: &Path| File::open(path).map_err(|e| format!("open {}: {e}", path.display()));
+    let open = |path: &Path| file::open_regular(path).map_err(|e| e.to_string());
     let mode = match std::fs::metadata(path) {
         Ok(found) => found.mode(),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Plugin::Missing,

@@ -3,7 +3,7 @@
 use super::directory::{missing, names};
 use super::{Options, PLUGIN};
 use crate::error::{Context, Error, Kind, Result};
-use crate::sys::file::{self, Mode, Staged};
+use crate::sys::file::{self, Mode, Staged, open_regular};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::fs::{File, Metadata, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -38,8 +38,13 @@ impl Binary {
             Ok(metadata) if self.verified == Some(stamp(&metadata)) => return Ok(true),
             _ => self.verified = None,
         }
-        let installed = open(&target)?;
-        let current = file::same_content(&open(&options.executable)?, &installed).with_context(|| target.display())?;
+        let installed = match open_regular(&target) {
+            // Something that nobody can run: replaced.
+            Err(e) if e.kind() == Kind::Invalid => return Ok(false),
+            opened => opened?,
+        };
+        let current =
+            file::same_content(&open_regular(&options.executable)?, &installed).with_context(|| target.display())?;
         drop_cache(&installed);
         if current {
             make_executable(&installed, &target)?;
@@ -62,17 +67,13 @@ fn install(options: &Options) -> Result<()> {
     sweep(options)?;
     let target = path(options);
     let temp = options.bin_dir.join(format!("{TEMP}{}", std::process::id()));
-    let mut source = open(&options.executable)?;
+    let mut source = open_regular(&options.executable)?;
     let mut staged = Staged::create(&temp, Mode(EXECUTABLE))?;
     std::io::copy(&mut source, &mut staged).with_context(|| format!("write {}", temp.display()))?;
     staged.commit(&target)?;
-    drop_cache(&open(&target)?);
+    drop_cache(&open_regular(&target)?);
     log::info!(file:% = target.display(); "installed the CNI plugin");
     Ok(())
-}
-
-fn open(path: &Path) -> Result<File> {
-    File::open(path).with_context(|| format!("open {}", path.display()))
 }
 
 fn make_executable(installed: &File, target: &Path) -> Result<()> {

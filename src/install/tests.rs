@@ -116,6 +116,11 @@ fn the_executable_is_current_when_it_has_our_content_and_can_run() {
     node.write("bin/istio-cni", "our executable", 0o644);
     assert!(installed.is_current(&options).unwrap());
     assert_eq!(node.mode("bin/istio-cni"), 0o755, "a mode that is wrong is put right");
+    std::fs::remove_file(node.path("bin/istio-cni")).unwrap();
+    nix::unistd::mkfifo(&node.path("bin/istio-cni"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(!installed.is_current(&options).unwrap(), "nobody can run a FIFO, nor waits for it");
+    installed.install(&options).unwrap();
+    assert_eq!(node.read("bin/istio-cni"), "our executable");
     node.write("bin/istio-cni", "our executablf", 0o755);
     assert!(!installed.is_current(&options).unwrap(), "one byte is another's");
 }

@@ -94,6 +94,23 @@ pub fn read_limited(path: &Path, limit: usize) -> Result<Vec<u8>> {
     Ok(content)
 }
 
+/// Opens a file for reading that others may have put there. Does not wait for a FIFO's writer; fails with `Invalid` on
+/// whatever is no regular file.
+pub fn open_regular(path: &Path) -> Result<File> {
+    regular(open_nonblocking(path), path).with_context(|| format!("open {}", path.display()))
+}
+
+/// The file, if it is a regular one.
+fn regular(opened: std::io::Result<File>, path: &Path) -> Result<File> {
+    let file = match opened {
+        // A FIFO without a reader.
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => None,
+        opened => Some(opened?),
+    };
+    let file = file.filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()));
+    file.ok_or_else(|| invalid!("{} is no regular file; remove it", path.display()))
+}
+
 fn open_nonblocking(path: &Path) -> std::io::Result<File> {
     File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
@@ -315,8 +332,9 @@ impl Lock {
     /// stays.
     pub fn try_take(path: &Path) -> Result<Option<Self>> {
         let what = || format!("lock {}", path.display());
-        let file =
-            File::options().write(true).create(true).truncate(false).mode(0o600).open(path).with_context(what)?;
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NONBLOCK);
+        let file = regular(options.open(path), path).with_context(what)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Lock { _file: file })),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -340,6 +358,22 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn nobody_waits_for_the_other_end_of_a_fifo() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for error in [open_regular(&path).unwrap_err(), Lock::try_take(&path).unwrap_err()] {
+            assert!(error.to_string().contains("fifo is no regular file; remove it"), "{error}");
+        }
+        for other in ["/dev/null", "/"] {
+            assert!(open_regular(Path::new(other)).is_err(), "{other}");
+        }
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        assert!(open_regular(&dir.path().join("file")).is_ok());
+        assert!(Lock::try_take(&dir.path().join("file")).unwrap().is_some());
     }
 
     #[test]
