@@ -315,13 +315,17 @@ impl Engine {
     fn reference(&self, backend: Backend, program: &Program) -> Result<Arc<Reference>> {
         /// Settings differ by few switches, but interface names and ranges come from pods.
         const MOST: usize = 64;
+        /// Of all that are kept, except for the newest: a rule takes some hundred bytes.
+        const MOST_RULES: usize = 8192;
         if let Some((.., known)) = self.references().iter().find(|(by, of, _)| *by == backend && of == program) {
             return Ok(Arc::clone(known));
         }
         let made =
             Arc::new(self.make_reference(backend, program).context("load the rules into an empty network namespace")?);
         let mut references = self.references();
-        if references.len() >= MOST {
+        let rules =
+            |references: &[(Backend, Program, _)]| references.iter().map(|(_, of, _)| of.count()).sum::<usize>();
+        while references.len() >= MOST || !references.is_empty() && rules(&references) + program.count() > MOST_RULES {
             references.remove(0);
         }
         references.push((backend, program.clone(), Arc::clone(&made)));

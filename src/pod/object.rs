@@ -417,6 +417,29 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) ->
     Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
+/// Whose annotations have a meaning here, some 20 in all.
+const DOMAINS: [&str; 4] = ["istio.io", "ambient.istio.io", "sidecar.istio.io", "traffic.sidecar.istio.io"];
+
+/// The most of them that a pod may have: they are looked at at every step of it.
+const MOST_ANNOTATIONS: usize = 64;
+
+/// The longest value of an annotation that is kept: some 900 address ranges, or 2,500 ports. It is read again at every
+/// step of its pod.
+const LONGEST_ANNOTATION: usize = 16 << 10;
+
+/// The mark of a value that was cut. It is part of no value that is allowed, so that a list without its end is refused.
+const CUT: char = '…';
+
+fn bounded(mut value: String) -> String {
+    if value.len() > LONGEST_ANNOTATION {
+        let boundary = |end: &usize| value.is_char_boundary(*end);
+        value.truncate((0..=LONGEST_ANNOTATION).rev().find(boundary).unwrap_or(0));
+        value.push(CUT);
+        value.shrink_to_fit();
+    }
+    value
+}
+
 /// Keeps only the annotations with a meaning here; the values of the others are skipped without being built.
 fn meaningful<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<Annotations, D::Error> {
     struct Filtering;
@@ -429,17 +452,23 @@ fn meaningful<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<Annotation
             Ok(Annotations::default())
         }
         fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> std::result::Result<Annotations, M::Error> {
-            let mut annotations = Annotations::default();
+            let (mut kept, mut other) = (Vec::new(), Vec::new());
             while let Some(key) = map.next_key::<Cow<'de, str>>()? {
                 let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-                if domain == "istio.io" || domain.ends_with(".istio.io") || key == CONFIG_HASH {
-                    annotations.kept.insert(key.into_owned(), map.next_value()?);
+                if DOMAINS.contains(&domain) || key == CONFIG_HASH {
+                    if kept.len() == MOST_ANNOTATIONS {
+                        let domains = DOMAINS.join(", ");
+                        return Err(Error::custom(format_args!(
+                            "more than {MOST_ANNOTATIONS} annotations of {domains}"
+                        )));
+                    }
+                    kept.push((key.into_owned(), bounded(map.next_value()?)));
                 } else {
                     map.next_value::<IgnoredAny>()?;
-                    annotations.other.push(key.into_owned());
+                    other.push(key.into_owned());
                 }
             }
-            Ok(annotations)
+            Ok(Annotations { kept: kept.into_iter().collect(), other })
         }
     }
     d.deserialize_any(Filtering)
@@ -624,5 +653,22 @@ mod tests {
                 assert!(!text.starts_with('{') || end == 0 || end + 1 >= text.len() || decoded.is_err(), "{end}");
             }
         }
+    }
+
+    #[test]
+    fn annotations_are_bounded() {
+        let with = |annotations: serde_json::Map<String, serde_json::Value>| {
+            let pod = serde_json::json!({"kind": "Pod", "metadata": {"name": "a", "annotations": annotations}});
+            decode_pod(&pod.to_string())
+        };
+        let long = "ä".repeat(20_000);
+        let pod = with([("istio.io/x".to_owned(), long.into())].into_iter().collect()).unwrap();
+        let kept = pod.annotations.get("istio.io/x").unwrap();
+        assert!(kept.len() <= LONGEST_ANNOTATION + CUT.len_utf8() && kept.ends_with("ä…"));
+        let many = |domain: &str, number: usize| (0..number).map(|n| (format!("{domain}/{n}"), "".into())).collect();
+        assert_eq!(with(many("istio.io", 64)).unwrap().annotations.len(), 64);
+        let text = with(many("sidecar.istio.io", 65)).unwrap_err().to_string();
+        assert!(text.contains("more than 64 annotations of istio.io"), "{text}");
+        assert!(with(many("example.com", 20_000)).unwrap().annotations.is_empty());
     }
 }

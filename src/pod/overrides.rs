@@ -1,5 +1,6 @@
 //! Per-pod settings by annotation, and the two value syntaxes they share with the rest: booleans and interface names.
 
+use super::strings::Quoted;
 use super::types::StringMap;
 use crate::rules::inpod::Settings;
 
@@ -9,6 +10,9 @@ pub const BYPASS_INBOUND_CAPTURE: &str = "ambient.istio.io/bypass-inbound-captur
 pub const DNS_CAPTURE: &str = "ambient.istio.io/dns-capture";
 /// Comma list of virtual interfaces whose traffic counts as outbound.
 pub const REROUTE_VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
+
+/// The most interfaces that an annotation may name: each costs rules, and a pod has a few.
+pub const MOST_INTERFACES: usize = 64;
 
 /// What a pod's annotations ask for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,25 +46,46 @@ pub fn parse(annotations: &StringMap) -> Overrides {
         let value = annotations.get(key)?;
         let parsed = parse_bool(value);
         if parsed.is_none() {
-            warnings.push(format!("annotation {key}: {value:?} is not true or false; ignored"));
+            warnings.push(format!("annotation {key}: {} is not true or false; ignored", Quoted(value)));
         }
         parsed
     };
     let ingress_mode = boolean(BYPASS_INBOUND_CAPTURE).unwrap_or(false);
     let dns_capture = boolean(DNS_CAPTURE);
 
-    let mut reroute_interfaces: Vec<String> = Vec::new();
     let list = annotations.get(REROUTE_VIRTUAL_INTERFACES).map_or("", String::as_str);
+    let reroute_interfaces = interfaces(list, &mut warnings);
+    Overrides { ingress_mode, dns_capture, reroute_interfaces, warnings }
+}
+
+/// The first [`MOST_INTERFACES`] valid names, each once.
+fn interfaces(list: &str, warnings: &mut Vec<String>) -> Vec<String> {
+    let (mut names, mut wrong, mut too_many) = (Vec::<String>::new(), 0, false);
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         if !is_interface_name(name) {
-            warnings.push(format!(
-                "annotation {REROUTE_VIRTUAL_INTERFACES}: {name:?} is not the name of a network interface; ignored"
-            ));
-        } else if !reroute_interfaces.iter().any(|known| known == name) {
-            reroute_interfaces.push(name.to_owned());
+            wrong += 1;
+            if wrong == 1 {
+                warnings.push(format!(
+                    "annotation {REROUTE_VIRTUAL_INTERFACES}: {} is not the name of a network interface; ignored",
+                    Quoted(name)
+                ));
+            }
+        } else if names.iter().any(|known| known == name) {
+        } else if names.len() < MOST_INTERFACES {
+            names.push(name.to_owned());
+        } else {
+            too_many = true;
         }
     }
-    Overrides { ingress_mode, dns_capture, reroute_interfaces, warnings }
+    if wrong > 1 {
+        warnings.push(format!("annotation {REROUTE_VIRTUAL_INTERFACES}: {} more names are ignored", wrong - 1));
+    }
+    if too_many {
+        warnings.push(format!(
+            "annotation {REROUTE_VIRTUAL_INTERFACES} has more than {MOST_INTERFACES} names; the rest is ignored"
+        ));
+    }
+    names
 }
 
 /// A boolean as Go's `strconv.ParseBool` takes it; `None` for anything else.
@@ -154,5 +179,24 @@ mod tests {
         {
             assert!(!is_interface_name(bad), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_list_of_any_length_costs_little() {
+        let many: String = (0..60_000).map(|n| format!("v{n},")).collect();
+        let got = parse(&annotations(&[("istio.io/reroute-virtual-interfaces", &many)]));
+        assert_eq!(got.reroute_interfaces.len(), MOST_INTERFACES);
+        assert_eq!(
+            got.warnings,
+            ["annotation istio.io/reroute-virtual-interfaces has more than 64 names; the rest is ignored"]
+        );
+        let wrong = format!("a,{},b b,c/d,e", "x".repeat(70_000));
+        let got = parse(&annotations(&[("istio.io/reroute-virtual-interfaces", &wrong)]));
+        assert_eq!(got.reroute_interfaces, ["a", "e"]);
+        let [first, more] = &got.warnings[..] else { panic!("{:?}", got.warnings) };
+        assert!(first.len() < 300 && first.contains("xxx\"… (70000 bytes) is not the name"), "{first}");
+        assert_eq!(more, "annotation istio.io/reroute-virtual-interfaces: 2 more names are ignored");
+        let got = parse(&annotations(&[("ambient.istio.io/dns-capture", &"y".repeat(1000))]));
+        assert!(got.warnings[0].len() < 250, "{:?}", got.warnings);
     }
 }

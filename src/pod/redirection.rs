@@ -3,7 +3,8 @@
 //! A bad annotation is an error: the pod must not start with traffic outside the mesh that its owner wanted inside, or
 //! the reverse. An annotation that is present but empty differs from an absent one.
 
-use super::overrides::{REROUTE_VIRTUAL_INTERFACES, is_interface_name, parse_bool};
+use super::overrides::{MOST_INTERFACES, REROUTE_VIRTUAL_INTERFACES, is_interface_name, parse_bool};
+use super::strings::Quoted;
 use super::types::{Pod, Proxy, StringMap};
 use crate::error::Result;
 use crate::invalid;
@@ -68,7 +69,10 @@ pub fn of(pod: &Pod) -> Result<Redirection> {
     let mut variable = |name: &str| {
         let Some(value) = proxy.env.get(name).filter(|value| !value.is_empty()) else { return false };
         parse_bool(value).unwrap_or_else(|| {
-            warnings.push(format!("variable {name} of istio-proxy: {value:?} is not true or false; taken as false"));
+            warnings.push(format!(
+                "variable {name} of istio-proxy: {} is not true or false; taken as false",
+                Quoted(value)
+            ));
             false
         })
     };
@@ -132,9 +136,10 @@ impl Annotations<'_> {
     }
 
     fn interfaces(&self, key: &str) -> Result<Option<Vec<String>>> {
-        self.list(key, "names of network interfaces, separated by commas", |item| {
-            is_interface_name(item).then(|| item.to_owned())
-        })
+        let allowed = format!("at most {MOST_INTERFACES} names of network interfaces, separated by commas");
+        let names = self.list(key, &allowed, |item| is_interface_name(item).then(|| item.to_owned()))?;
+        let too_many = names.as_ref().is_some_and(|names| names.len() > MOST_INTERFACES);
+        if too_many { Err(refused(key, self.0.get(key).map_or("", String::as_str), allowed)) } else { Ok(names) }
     }
 
     fn list<T>(&self, key: &str, allowed: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<Vec<T>>> {
@@ -145,7 +150,7 @@ impl Annotations<'_> {
 }
 
 fn refused(key: &str, value: &str, allowed: impl Display) -> crate::error::Error {
-    invalid!("annotation {key}: {value:?} is not allowed; it takes {allowed}")
+    invalid!("annotation {key}: {} is not allowed; it takes {allowed}", Quoted(value))
 }
 
 /// Neither loopback nor link-local: an address by which others reach the pod.
@@ -249,5 +254,21 @@ mod tests {
         check(&["fd00::1", "10.0.0.1"], false, true);
         check(&["fe80::1", "10.0.0.1"], false, false);
         check(&["fe80::1", "10.0.0.1"], true, false);
+    }
+
+    #[test]
+    fn long_lists_are_refused_whole_and_shown_in_part() {
+        let check = |key: &str, value: &str, limit: &str| {
+            let text = of(&pod(&[(key, value)], &[])).unwrap_err().to_string();
+            assert!(text.contains(key) && text.contains(limit) && text.len() < 500, "{text}");
+        };
+        let names: String = (0..65).map(|n| format!("v{n},")).collect();
+        check(EXCLUDE_INTERFACES, &names, "at most 64 names");
+        // What is cut when it is read lacks its end, and nobody knows what that said.
+        check(EXCLUDE_OUTBOUND_IP_RANGES, &"10.0.0.0/8,".repeat(20_000), "address ranges");
+        check(EXCLUDE_INBOUND_PORTS, &"80,".repeat(20_000), "ports");
+        let ranges = "10.0.0.0/8,".repeat(800);
+        let given = of(&pod(&[(EXCLUDE_OUTBOUND_IP_RANGES, &ranges)], &[])).unwrap().settings;
+        assert_eq!(given.outbound_ranges_excluded.len(), 800);
     }
 }

@@ -5,6 +5,25 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Index;
 
+/// A value that others chose, in a message: quoted, its control characters escaped, and cut after [`Quoted::MOST`]
+/// characters.
+#[derive(Debug, Clone, Copy)]
+pub struct Quoted<'a>(pub &'a str);
+
+impl Quoted<'_> {
+    /// Characters that are shown.
+    const MOST: usize = 100;
+}
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.char_indices().nth(Self::MOST) {
+            None => write!(f, "{:?}", self.0),
+            Some((end, _)) => write!(f, "{:?}… ({} bytes)", self.0.get(..end).unwrap_or_default(), self.0.len()),
+        }
+    }
+}
+
 /// Labels or annotations, in the order of their keys. As small as its strings: a tree takes half a KiB for two of them,
 /// times the namespaces of a cluster.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -40,7 +40,7 @@ pub struct Pod {
     pub service_account: String,
     /// `metadata.labels`.
     pub labels: StringMap,
-    /// `metadata.annotations`, only those with a meaning here are kept: keys below `istio.io` and [`CONFIG_HASH`].
+    /// `metadata.annotations`, only those with a meaning here are kept: Istio's and [`CONFIG_HASH`].
     pub annotations: StringMap,
     /// `status.podIPs`, else `status.podIP`; IPv4-mapped IPv6 unmapped.
     pub ips: Vec<IpAddr>,

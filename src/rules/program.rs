@@ -86,6 +86,11 @@ impl Program {
         self
     }
 
+    /// How many rules there are.
+    pub fn count(&self) -> usize {
+        self.rules.iter().map(|set| set.rules().count()).sum()
+    }
+
     /// Whether a rule asks whose process sends.
     pub fn matches_owners(&self) -> bool {
         self.rules.iter().any(RuleSet::matches_owners)

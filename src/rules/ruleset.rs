@@ -29,7 +29,7 @@ impl RuleSet {
         tests.any(|test| matches!(test, Test::User(_) | Test::Group(_)))
     }
 
-    fn rules(&self) -> impl Iterator<Item = &Rule> {
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
         let chains = self.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
         chains.chain(self.tables.iter().flat_map(|table| &table.hooks).map(|hook| &hook.rule))
     }

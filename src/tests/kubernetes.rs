@@ -6,6 +6,7 @@ mod attachments;
 mod churn;
 mod end;
 mod eni;
+mod excess;
 mod fallback;
 mod host;
 mod leaving;
