@@ -315,7 +315,7 @@ impl Engine {
     fn reference(&self, backend: Backend, program: &Program) -> Result<Arc<Reference>> {
         /// Settings differ by few switches, but interface names and ranges come from pods.
         const MOST: usize = 64;
-        /// Of all that are kept, except for the newest: a rule takes some hundred bytes.
+        /// All that are kept have at most this many, except for the newest alone: a rule takes some hundred bytes.
         const MOST_RULES: usize = 8192;
         if let Some((.., known)) = self.references().iter().find(|(by, of, _)| *by == backend && of == program) {
             return Ok(Arc::clone(known));

@@ -417,7 +417,7 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) ->
     Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
-/// Whose annotations have a meaning here, some 20 in all.
+/// The domains whose annotations have a meaning here, some 20 in all.
 const DOMAINS: [&str; 4] = ["istio.io", "ambient.istio.io", "sidecar.istio.io", "traffic.sidecar.istio.io"];
 
 /// The most of them that a pod may have: they are looked at at every step of it.
