@@ -39,6 +39,10 @@ impl State {
                     if recalled || if out { node.withdraw(pod) } else { !node.sweep(pod) } {
                         self.node.seek(pod, goal.is_some());
                     }
+                    if !out && pod.job().is_none() {
+                        // An older sandbox may be another pod's by now, which waits for it.
+                        self.node.sweep(pod);
+                    }
                 }
             }
         }
