@@ -19,6 +19,7 @@ mod repair;
 mod rollover;
 mod sandboxed;
 mod stop;
+mod told;
 mod uninstall;
 mod unreadable;
 mod warnings;
