@@ -90,8 +90,9 @@ impl State {
                     }
                     None => {
                         self.node.not_found(pod, failure.clone(), &refused);
-                        if bypassed.contains(uid) {
-                            // Peers would send HBONE to a pod where nobody takes it.
+                        // Peers would send HBONE to a pod where nobody takes it. After a reboot the addresses that are
+                        // known are old ones for a while.
+                        if bypassed.contains(uid) && pod.search().is_in_vain() {
                             self.node.publish(pod, None);
                         }
                     }
