@@ -100,6 +100,8 @@ impl Cluster {
                 && patches[before..].iter().filter(|patch| annotation(&patch.body) == value).count()
                     >= self.sandboxes.len()
         });
+        // What is published goes before the rules do.
+        self.node.wait_until("every pod's rules are out", || self.node.removing() == 0);
         begin.elapsed()
     }
 

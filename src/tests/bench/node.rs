@@ -188,6 +188,14 @@ impl Node {
             .is_ok_and(|answer| String::from_utf8_lossy(&answer.body).contains(&format!("\"name\":\"{name}\"")))
     }
 
+    /// How many pods have their rules being taken out.
+    pub fn removing(&self) -> usize {
+        let answer = self.ask("GET", "/status", &Value::Null);
+        answer.map_or(usize::MAX, |answer| {
+            String::from_utf8_lossy(&answer.body).matches("\"state\":\"removing\"").count()
+        })
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
