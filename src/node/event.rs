@@ -31,6 +31,8 @@ pub enum Event {
     RequesterGone(u64),
     /// A worker finished.
     Done(TaskId, Outcome),
+    /// What came of a try to publish this of the pod of this uid on its object: it stands there, or why not.
+    Published(String, Option<Redirection>, std::result::Result<(), String>),
     /// What came of an [`Action::Remedy`] for the pod of this uid.
     Remedied(String, End),
     /// A ztunnel came, answered or went.

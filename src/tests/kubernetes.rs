@@ -14,6 +14,7 @@ mod life;
 mod outage;
 mod ports;
 mod probes;
+mod publish;
 mod records;
 mod repair;
 mod rollover;

@@ -39,6 +39,9 @@ impl Pod {
     /// The source tells of it; returns what it told before. `on_object`: what is published stands on the object, and
     /// its first word is what we know of it.
     pub fn observe(&mut self, object: Object, on_object: bool, now: Instant) -> Option<Object> {
+        if on_object {
+            self.annotated = Redirection::of(&object.annotations);
+        }
         if self.object.is_none() {
             self.search.postpone(now + GRACE);
             if on_object {

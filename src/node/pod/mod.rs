@@ -30,7 +30,7 @@ pub(super) use waiting::{ACK, Late, Waiting};
 
 use super::event::{Sought, TaskId};
 use super::records::{NodeSettings, Record};
-use super::redirection::Redirection;
+use super::redirection::{ANNOTATION, Redirection};
 use crate::pod::overrides;
 use crate::pod::types::{Pod as Object, PodName};
 use crate::rules::inpod::Settings;
@@ -63,7 +63,12 @@ pub(super) struct Pod {
     stuck: u32,
     /// What is on disk about it.
     record: Option<Record>,
+    /// What is to be published of it.
     published: Option<Redirection>,
+    /// What stands on its object, as far as the source has told or accepted it.
+    annotated: Option<Redirection>,
+    /// How often in a row it could not be written there, and why.
+    refused: Option<(u32, String)>,
     /// It is provably not in the mesh.
     outside: bool,
     /// When something is due without an event.
@@ -112,6 +117,8 @@ impl Pod {
             stuck: 0,
             record: None,
             published: None,
+            annotated: None,
+            refused: None,
             outside: false,
             wake: None,
         }
@@ -196,7 +203,31 @@ impl Pod {
         self.record.as_ref()
     }
 
-    /// What is published.
+    /// What stands on its object.
+    pub fn annotated(&self) -> Option<Redirection> {
+        self.annotated
+    }
+
+    /// How often in a row what is to be published could not be written, and why.
+    pub fn refused(&self) -> Option<(u32, &str)> {
+        self.refused.as_ref().map(|(times, why)| (*times, why.as_str()))
+    }
+
+    /// This was written on its object.
+    pub fn accepted(&mut self, redirection: Option<Redirection>) {
+        self.annotated = redirection;
+        self.refused = None;
+        self.report.tell_no_more(report::NOT_PUBLISHED);
+    }
+
+    /// What is to be published could not be written, for this reason; people are told at this time if it still cannot.
+    pub fn not_accepted(&mut self, why: String, at: Instant) {
+        let times = self.refused.take().map_or(0, |(times, _)| times);
+        self.report.tell(report::NOT_PUBLISHED, format!("annotation {ANNOTATION} cannot be written: {why}"), at);
+        self.refused = Some((times.saturating_add(1), why));
+    }
+
+    /// What is to be published.
     pub fn published(&self) -> Option<Redirection> {
         self.published
     }

@@ -10,6 +10,9 @@ pub(in crate::node) const FAILED: &str = "RedirectionFailed";
 /// Reason of Events on pods in which somebody's rules see packets before ours do.
 pub(in crate::node) const OVERTAKEN: &str = "RedirectionOvertaken";
 
+/// Reason of Events on pods whose annotation cannot be written.
+pub(in crate::node) const NOT_PUBLISHED: &str = "RedirectionNotPublished";
+
 /// How a pod stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

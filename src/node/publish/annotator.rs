@@ -8,11 +8,13 @@ use crate::error::{Error, Kind, Result};
 use crate::kube::api::PodPatch;
 use crate::kube::client::{Client, Patience};
 use crate::logging::Repeat;
+use crate::node::event::Event;
 use crate::node::redirection::{ANNOTATION, Redirection};
 use crate::pod::types::PodName;
 use crate::sys::backoff::Backoff;
 use crate::sys::{clock, random, sync, thread};
 use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -39,6 +41,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Something is waiting, has been written, or it is over.
     wakeup: Condvar,
+    inbox: Sender<Event>,
 }
 
 #[derive(Debug)]
@@ -64,10 +67,11 @@ struct Waiting {
 }
 
 impl Annotator {
-    /// Starts the writers.
-    pub fn start(client: &Client) -> Result<Self> {
+    /// Starts the writers; what came of each try goes to `inbox` as [`Event::Published`].
+    pub fn start(client: &Client, inbox: Sender<Event>) -> Result<Self> {
         let queue = Queue { pods: BTreeMap::new(), trouble: Repeat::once(), over: false };
-        let shared = Arc::new(Shared { client: client.sibling(), queue: Mutex::new(queue), wakeup: Condvar::new() });
+        let (client, queue) = (client.sibling(), Mutex::new(queue));
+        let shared = Arc::new(Shared { client, queue, wakeup: Condvar::new(), inbox });
         let mut annotator = Annotator { shared, threads: Vec::new() };
         for number in 0..WRITERS {
             let shared = Arc::clone(&annotator.shared);
@@ -118,7 +122,11 @@ impl Shared {
     fn write(&self) {
         while let Some((uid, name, wanted, edition)) = self.next() {
             let written = self.patch(&uid, &name, wanted);
-            self.written(&uid, edition, written);
+            let told = written.as_ref().copied().map_err(ToString::to_string);
+            if self.written(&uid, edition, written) {
+                // Nobody listens any more when the agent ends.
+                let _ = self.inbox.send(Event::Published(uid, wanted, told));
+            }
             self.wakeup.notify_all();
         }
     }
@@ -166,18 +174,21 @@ impl Shared {
         }
     }
 
-    fn written(&self, uid: &str, edition: u64, written: Result<()>) {
+    /// Returns whether that is what is wanted now.
+    fn written(&self, uid: &str, edition: u64, written: Result<()>) -> bool {
         let mut queue = self.lock();
         let now = clock::now();
         report(&mut queue, written.as_ref().err());
-        let Some(pod) = queue.pods.get_mut(uid) else { return };
+        let Some(pod) = queue.pods.get_mut(uid) else { return false };
         pod.taken = false;
+        let current = pod.edition == edition;
         match written {
-            Ok(()) if pod.edition == edition => drop(queue.pods.remove(uid)),
+            Ok(()) if current => drop(queue.pods.remove(uid)),
             Ok(()) => {}
-            Err(_) if pod.edition == edition => pod.at = pod.backoff.failed(now, random::fraction()),
+            Err(_) if current => pod.at = pod.backoff.failed(now, random::fraction()),
             Err(_) => {}
         }
+        current
     }
 }
 

@@ -53,7 +53,7 @@ impl Source {
         match &options.source {
             PodSource::Kubernetes { api, node } => {
                 let client = Client::new(Config::load(api)?);
-                let annotator = Annotator::start(&client)?;
+                let annotator = Annotator::start(&client, inbox.clone())?;
                 log::info!(node = node.as_str(); "asking the API server at {}", client.server());
                 let recorder = EventRecorder::start(&client, node)?;
                 let remedies = Remedies::start(&client, inbox.clone())?;

@@ -62,6 +62,7 @@ impl State {
             Event::Request(request, reply) => self.request(request, reply),
             Event::RequesterGone(id) => self.requester_gone(id),
             Event::Done(task, outcome) => self.done(task, outcome),
+            Event::Published(uid, redirection, result) => self.published(&uid, redirection, result),
             Event::Remedied(uid, end) => self.repaired(&uid, end),
             Event::Ztunnel(notice) => self.ztunnel(notice),
             Event::Condition(what, problem) => self.node.condition(what, problem),

@@ -1,15 +1,28 @@
 //! What people who look at a pod are told: by an Event, and only what is still wrong one verification later. Much is over
 //! by then, as on a node that has just started, and a pod that ends is nobody's concern.
 
-use super::Node;
+use super::{Node, State};
 use crate::node::event::Action;
 use crate::node::pod::Pod;
 use crate::node::publish::event_recorder::PodEvent;
+use crate::node::redirection::Redirection;
 use crate::pod::types::Phase as Lifetime;
 use std::time::{Duration, Instant};
 
 /// Where verification is off.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+impl State {
+    /// What is to be published of a pod was written on its object, or not.
+    pub(super) fn published(&mut self, uid: &str, redirection: Option<Redirection>, result: Result<(), String>) {
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        match result {
+            Ok(()) => pod.accepted(redirection),
+            Err(why) => pod.not_accepted(why, self.node.next_verification()),
+        }
+        self.advance(uid);
+    }
+}
 
 impl Node {
     /// Says what is wrong with a pod, also to people if it stays so.

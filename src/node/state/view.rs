@@ -77,7 +77,7 @@ pub struct PodStatus {
     pub host_network: bool,
     /// Inode of its network namespace while the agent holds it.
     pub netns: Option<u64>,
-    /// What is published about it.
+    /// What is published about it: what stands on its object, not what is still to be written there.
     pub redirection: Option<Redirection>,
     /// A rule of others that came after its enrolment sees its packets before ours do; the reason says which.
     #[serde(default)]
@@ -191,10 +191,10 @@ impl Node {
             let facts = pod.entered().map_or_else(|| "not yet; its probes would be captured".to_owned(), list);
             steps.push(step("Are its addresses in the host's probe set?", (pod.entered().is_some(), facts)));
         }
-        let published = pod.published().map_or("absent", Redirection::value);
+        let published = self.published(pod).map_or("absent", Redirection::value);
         let where_to = if self.config.cluster { "annotation" } else { "state.json:" };
-        let enabled = pod.published() == Some(Redirection::Enabled);
-        let facts = format!("{where_to} {ANNOTATION} is {published}");
+        let enabled = self.published(pod) == Some(Redirection::Enabled);
+        let facts = format!("{where_to} {ANNOTATION} is {published}{}", refusal(pod));
         steps.push(step("Is it published as redirected?", (enabled, facts)));
         steps
     }
@@ -218,7 +218,8 @@ impl Node {
     }
 
     fn pod_status(&self, pod: &Pod) -> PodStatus {
-        let (state, reason) = self.pod_state(pod);
+        let (state, mut reason) = self.pod_state(pod);
+        reason.push_str(&refusal(pod));
         PodStatus {
             uid: pod.uid().to_owned(),
             namespace: pod.name().namespace.clone(),
@@ -229,10 +230,15 @@ impl Node {
             ips: pod.addresses(),
             host_network: pod.object().is_some_and(|object| object.host_network),
             netns: pod.sandbox().netns().map(|netns| netns.id().ino),
-            redirection: pod.published(),
+            redirection: self.published(pod),
             preceded: pod.held().is_some_and(|held| held.preceded_by().is_some()),
             unheard: pod.held().is_some_and(|held| held.unheard().is_some()),
         }
+    }
+
+    /// What is published of a pod: what stands on its object, where that is the place.
+    fn published(&self, pod: &Pod) -> Option<Redirection> {
+        if self.config.cluster { pod.annotated() } else { pod.published() }
     }
 
     /// How a pod stands, and why.
@@ -279,6 +285,13 @@ impl Node {
             }
         }
     }
+}
+
+/// Why what is to be published does not stand on the object.
+fn refusal(pod: &Pod) -> String {
+    let refused = pod.refused();
+    refused
+        .map_or_else(String::new, |(times, why)| format!("; its annotation cannot be written ({times} tries): {why}"))
 }
 
 fn netns_known(pod: &Pod) -> (bool, String) {

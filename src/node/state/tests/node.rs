@@ -185,6 +185,33 @@ fn rules_that_were_found_stay_as_they_are_unless_asked_otherwise() {
 }
 
 #[test]
+fn what_is_published_is_what_stands_on_the_object() {
+    let status = |script: &Script| {
+        let status: view::Status = serde_json::from_str(&script.state.status()).unwrap();
+        let pod = status.pods.into_iter().next().unwrap();
+        (pod.redirection, pod.reason)
+    };
+    let mut script = Script::node_with_pod();
+    assert_eq!(status(&script).0, None, "it was asked for, and nobody has answered");
+    let enabled = Some(Redirection::Enabled);
+    let published = |result: Result<(), String>| Event::Published("a".to_owned(), enabled, result);
+    for _ in 0..11 {
+        assert_eq!(script.step(published(Err("forbidden".to_owned()))), NOTHING);
+    }
+    let (redirection, reason) = status(&script);
+    assert_eq!(redirection, None);
+    assert!(reason.ends_with("; its annotation cannot be written (11 tries): forbidden"), "{reason}");
+    let told = script.search_in_vain(Duration::from_secs(38), &[]);
+    assert_eq!(told, ["announce a: annotation ambient.istio.io/redirection cannot be written: forbidden"]);
+    script.step(published(Ok(())));
+    let (redirection, reason) = status(&script);
+    assert_eq!((redirection, reason.contains("annotation")), (enabled, false), "{reason}");
+    // Somebody takes it away.
+    script.source(Notice::Pod(Box::new(pod("a", true))));
+    assert_eq!(status(&script).0, None);
+}
+
+#[test]
 fn a_stale_annotation_of_the_watch_changes_nothing() {
     let mut script = Script::node_with_pod();
     assert_eq!(script.source(Notice::Pod(Box::new(pod("a", true)))), NOTHING);
