@@ -252,7 +252,7 @@ impl World {
     #[track_caller]
     fn assert_out(&self, namespace: &str, name: &str, netns: &PodNetns) {
         eventually("taken out", || matches!(self.state(name).as_str(), "none" | "unknown"));
-        assert!(!has_rules(netns), "rules in {name}:\n{}", rules(netns));
+        eventually("its rules are out", || !has_rules(netns));
         eventually("annotation gone", || self.annotation(namespace, name).is_none());
         let served =
             self.ztunnel.as_ref().map(|z| z.stats().pods.get(&self.uid(namespace, name)).map_or(0, |p| p.netns));

@@ -155,7 +155,7 @@ fn rules_of_others_and_older_ones_of_ours() {
     world.add("web", "c1", &netns, IP);
     world.assert_enrolled("web", &netns);
     world.node.write_pod("web.json", &pod_json("web", IP, json!({"labels": {}})));
-    eventually("taken out of the mesh", || world.published().is_empty());
+    eventually("taken out of the mesh", || world.published().is_empty() && !has_rules(&netns));
     let left = rules(&netns);
     assert!(!has_rules(&netns), "{left}");
     for table in ["nat", "mangle"] {

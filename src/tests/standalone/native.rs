@@ -67,8 +67,7 @@ fn a_pod_from_add_to_del_on_a_node_without_programs() {
     run_in(world.node.host.netns(), "nft", &["flush", "ruleset"]);
     eventually("the host's side is put right", || host().contains("comment \"web\"") && host().contains("snat ip to"));
     world.node.write_pod("web.json", &pod_json("web", IP, json!({"labels": {}})));
-    eventually("nothing is left", || world.published().is_empty());
-    assert!(is_clean(&netns), "{}", nft_list(netns.netns()));
+    eventually("nothing is left", || world.published().is_empty() && is_clean(&netns));
     eventually("nor on the host", || !host().contains("web"));
     let log = world.agent().log();
     assert!(log.contains("natively") && !log.contains("iptables"), "{log}");
