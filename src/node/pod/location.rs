@@ -85,3 +85,64 @@ impl Location {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn location(container_id: &str, interface: &str, path: &str, told: &[u8]) -> Location {
+        let settings = NodeSettings {
+            dns_capture: false,
+            ipv6: false,
+            probe_v4: Ipv4Addr::UNSPECIFIED,
+            probe_v6: std::net::Ipv6Addr::UNSPECIFIED,
+        };
+        let ips: Vec<IpAddr> = told.iter().map(|last| Ipv4Addr::new(10, 0, 0, *last).into()).collect();
+        Location {
+            container_id: container_id.to_owned(),
+            interface: interface.to_owned(),
+            path: path.to_owned(),
+            ips: ips.clone(),
+            told: BTreeMap::from([(interface.to_owned(), ips)]),
+            ..Location::unknown(settings)
+        }
+    }
+
+    fn last(ips: &[IpAddr]) -> Vec<u8> {
+        let last = |ip: &IpAddr| if let IpAddr::V4(v4) = ip { v4.octets()[3] } else { 0 };
+        ips.iter().map(last).collect()
+    }
+
+    #[test]
+    fn a_sandbox_is_known_by_its_id_or_by_its_path() {
+        let check = |one: (&str, &str), other: (&str, &str), same: bool| {
+            let (one, other) = (location(one.0, "a", one.1, &[]), location(other.0, "b", other.1, &[]));
+            assert_eq!((one.is_of(&other), other.is_of(&one)), (same, same), "{one:?} {other:?}");
+        };
+        check(("c1", "/n1"), ("c1", "/n2"), true);
+        check(("c1", "/n1"), ("c2", "/n1"), false);
+        check(("", "/n1"), ("c2", "/n1"), true);
+        check(("", "/n1"), ("c2", "/n2"), false);
+        check(("", ""), ("", ""), false);
+    }
+
+    #[test]
+    fn addresses_are_those_of_all_attachments_and_go_with_them() {
+        let mut sandbox = location("c1", "eth0", "/n1", &[1, 2]);
+        sandbox.attach(location("c1", "net1", "/proc/1/ns/net", &[3]));
+        assert_eq!((sandbox.interface.as_str(), sandbox.path.as_str()), ("eth0", "/n1"), "the first stays the first");
+        assert_eq!((last(&sandbox.told()), last(&sandbox.ips)), (vec![1, 2, 3], vec![1, 2, 3]));
+        // The same one again, with another address that both have.
+        sandbox.attach(location("c1", "net1", "/n1", &[2]));
+        assert_eq!(last(&sandbox.told()), [1, 2]);
+        sandbox.detach("net1");
+        assert_eq!((last(&sandbox.told()), last(&sandbox.ips)), (vec![1, 2], vec![1, 2, 3]));
+        sandbox.detach("net7");
+        sandbox.detach("eth0");
+        assert_eq!((last(&sandbox.told()), last(&sandbox.ips)), (vec![], vec![3]));
+        let mut unknown = location("", "", "", &[]);
+        unknown.attach(location("c1", "eth0", "/n1", &[1]));
+        assert_eq!((unknown.container_id.as_str(), unknown.interface.as_str()), ("c1", "eth0"));
+    }
+}
