@@ -34,9 +34,7 @@ impl State {
                 Some(goal) if pod.held().is_some() => self.node.enrol(pod, &goal),
                 goal => {
                     let out = goal.is_none() || pod.sandbox().is_torn_down();
-                    let node = &mut self.node;
-                    let recalled = pod.sandbox().is_recalled();
-                    if recalled || if out { node.withdraw(pod) } else { !node.sweep(pod) } {
+                    if pod.sandbox().is_recalled() || !out || self.node.withdraw(pod) {
                         self.node.seek(pod, goal.is_some());
                     }
                     if !out && pod.job().is_none() {
