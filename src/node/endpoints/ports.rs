@@ -13,7 +13,7 @@ use crate::sys::{clock, sync, thread};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// Pause between tries to get a port.
@@ -81,7 +81,7 @@ fn serve(
     let answer = Arc::new(answer);
     thread::spawn(what, move || {
         let listener = bind_at_last(what, option, port, &inbox);
-        let open = Open::default();
+        let open = Arc::new(Open::default());
         for stream in listener.incoming() {
             match stream {
                 Ok(stream) => start(stream, &open, &answer),
@@ -122,19 +122,24 @@ fn bind(port: u16) -> std::io::Result<TcpListener> {
 }
 
 /// The connections that are being served, the oldest first.
-type Open = Arc<Mutex<Vec<Arc<TcpStream>>>>;
+#[derive(Default)]
+struct Open {
+    all: Mutex<Vec<Arc<TcpStream>>>,
+    left: Condvar,
+}
 
-fn start(stream: TcpStream, open: &Open, answer: &Arc<impl Fn(&str) -> Option<Response> + Send + Sync + 'static>) {
+fn start(stream: TcpStream, open: &Arc<Open>, answer: &Arc<impl Fn(&str) -> Option<Response> + Send + Sync + 'static>) {
     let stream = Arc::new(stream);
-    let mut all = sync::lock(open);
-    match all.len() {
-        // Those that were cut are still leaving.
-        n if n >= 2 * MOST => return,
-        n if n >= MOST => {
-            // Its thread reads the end, and goes.
-            let _ = all.get(n - MOST).map(|oldest| oldest.shutdown(Shutdown::Both));
-        }
-        _ => {}
+    // Those that were cut are still leaving, which takes them as long as the machine is busy.
+    let full = |all: &mut Vec<_>| all.len() >= 2 * MOST;
+    let mut all = sync::wait_while(&open.left, sync::lock(&open.all), TALK, full);
+    let n = all.len();
+    if n >= 2 * MOST {
+        return;
+    }
+    if n >= MOST {
+        // Its thread reads the end, and goes.
+        let _ = all.get(n - MOST).map(|oldest| oldest.shutdown(Shutdown::Both));
     }
     all.push(Arc::clone(&stream));
     drop(all);
@@ -144,11 +149,12 @@ fn start(stream: TcpStream, open: &Open, answer: &Arc<impl Fn(&str) -> Option<Re
 }
 
 /// Gives the place of a connection back.
-struct Leave(Open, Arc<TcpStream>);
+struct Leave(Arc<Open>, Arc<TcpStream>);
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        sync::lock(&self.0).retain(|other| !Arc::ptr_eq(other, &self.1));
+        sync::lock(&self.0.all).retain(|other| !Arc::ptr_eq(other, &self.1));
+        self.0.left.notify_one();
     }
 }
 
