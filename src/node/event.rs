@@ -307,7 +307,7 @@ pub struct Walked {
     pub found: BTreeMap<String, Arc<Netns>>,
     /// What was taken for a pod's and is none of its, by uid, one clause each.
     pub refused: BTreeMap<String, Vec<String>>,
-    /// Those whose processes are in a namespace without any of their addresses.
+    /// Those whose processes are in a namespace without any address.
     pub bypassed: BTreeSet<String>,
 }
 

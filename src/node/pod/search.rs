@@ -61,11 +61,6 @@ impl Search {
         self.not_before = Some(now + pause);
     }
 
-    /// Whether it was looked for so often that what is known of it is not merely old: for some 8 s.
-    pub fn is_in_vain(&self) -> bool {
-        self.failures >= 5
-    }
-
     /// There is new knowledge of the pod's addresses.
     pub fn encourage(&mut self) {
         self.failures = 0;

@@ -90,9 +90,8 @@ impl State {
                     }
                     None => {
                         self.node.not_found(pod, failure.clone(), &refused);
-                        // Peers would send HBONE to a pod where nobody takes it. After a reboot the addresses that are
-                        // known are old ones for a while.
-                        if bypassed.contains(uid) && pod.search().is_in_vain() {
+                        // Peers would send HBONE to a pod where nobody takes it.
+                        if bypassed.contains(uid) {
                             self.node.publish(pod, None);
                         }
                     }
