@@ -66,18 +66,7 @@ impl Node {
             mode: Mode::Chained,
             conf_name: None,
             conf_group_read: false,
-            entry: Entry {
-                log_level: "info".to_owned(),
-                agent_run_dir: "/var/run/istio-cni".to_owned(),
-                ambient_enabled: true,
-                enablement_selectors: serde_json::json!([]),
-                exclude_namespaces: Vec::new(),
-                exclude_runtime_classes: Vec::new(),
-                pod_namespace: "istio-system".to_owned(),
-                native_nftables: false,
-                detection_retry: false,
-                status_gate: false,
-            },
+            entry: entry(),
             kubeconfig: None,
             executable: self.path("ferrule"),
             settle: Duration::ZERO,
@@ -96,6 +85,22 @@ impl Node {
             skip_tls_verify: false,
             mode: 0o600,
         }
+    }
+}
+
+/// What our plugin is told, with nothing switched on but ambient mode.
+pub(super) fn entry() -> Entry {
+    Entry {
+        log_level: "info".to_owned(),
+        agent_run_dir: "/var/run/istio-cni".to_owned(),
+        ambient_enabled: true,
+        enablement_selectors: serde_json::json!([]),
+        exclude_namespaces: Vec::new(),
+        exclude_runtime_classes: Vec::new(),
+        pod_namespace: "istio-system".to_owned(),
+        native_nftables: false,
+        detection_retry: false,
+        status_gate: false,
     }
 }
 

@@ -68,6 +68,17 @@ impl World {
         world
     }
 
+    /// API server, ztunnel, an agent with these flags, and a pod `mesh/web` with this address that is in the mesh.
+    fn enrolled(flags: &[&'static str], ip: &str) -> (Self, PodNetns) {
+        let mut world = World::without_agent(flags);
+        world.start_agent();
+        world.start_ztunnel();
+        let netns = world.make_pod("mesh", "web", ip);
+        world.add("mesh", "web", &netns, ip);
+        world.assert_enrolled("mesh", "web", &netns);
+        (world, netns)
+    }
+
     fn without_agent(flags: &[&'static str]) -> Self {
         let node = Node::new();
         let api_dir = tempfile::tempdir().unwrap();

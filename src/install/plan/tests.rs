@@ -5,6 +5,7 @@ mod runtime;
 
 use super::*;
 use crate::install::entry::Entry;
+use crate::install::tests::entry;
 use crate::sys::file::HostRoot;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,18 +27,11 @@ fn options() -> Options {
         conf_name: None,
         conf_group_read: false,
         entry: Entry {
-            log_level: "info".to_owned(),
-            agent_run_dir: "/var/run/istio-cni".to_owned(),
-            ambient_enabled: true,
             enablement_selectors: serde_json::json!([
                 {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}
             ]),
             exclude_namespaces: vec!["kube-system".to_owned()],
-            exclude_runtime_classes: Vec::new(),
-            pod_namespace: "istio-system".to_owned(),
-            native_nftables: false,
-            detection_retry: false,
-            status_gate: false,
+            ..entry()
         },
         kubeconfig: None,
         executable: PathBuf::new(),

@@ -371,6 +371,20 @@ impl Script {
         script
     }
 
+    /// Pod `a` is enrolled in `n1` where pods are verified, and has just been looked at.
+    fn verified_every(interval: Duration) -> Self {
+        let config = Config { verify_interval: interval, ..config() };
+        let mut script = Script::after(config, Vec::new(), Published::new());
+        script.source(Notice::Synced);
+        script.ztunnel(Zds::Connected(ConnectionId(1)));
+        script.source(Notice::Pod(Box::new(pod("a", true))));
+        script.add("a", "n1");
+        script.applied();
+        assert_eq!(script.acked(1), ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
+        script.done(Outcome::Checked(Ok(Differences::default()), None));
+        script
+    }
+
     fn state_of(&mut self, uid: &str) -> String {
         let status: view::Status = serde_json::from_str(&self.state.status()).unwrap();
         let pod = status.pods.into_iter().find(|pod| pod.uid == uid);

@@ -20,10 +20,7 @@ impl World {
 
 #[test]
 fn only_the_first_attachment_ends_the_enrolment() {
-    let mut world = World::new();
-    let netns = world.make_pod("mesh", "web", IP);
-    world.add("mesh", "web", &netns, IP);
-    world.assert_enrolled("mesh", "web", &netns);
+    let (mut world, netns) = World::enrolled(&[], IP);
     let events = world.ztunnel().stats().events.len();
     world.attach("DEL", "net1", "web", &netns, SECOND);
     world.attach("ADD", "net1", "web", &netns, SECOND);
@@ -91,10 +88,7 @@ fn while_the_api_knows_no_address_those_of_all_attachments_count() {
 
 #[test]
 fn an_address_of_an_earlier_sandbox_does_not_stay() {
-    let mut world = World::new();
-    let first = world.make_pod("mesh", "web", IP);
-    world.add("mesh", "web", &first, IP);
-    world.assert_enrolled("mesh", "web", &first);
+    let (mut world, _first) = World::enrolled(&[], IP);
     // The API still knows the old address.
     let second = netns("10.49.1.9");
     world.add("mesh", "web", &second, "10.49.1.9");

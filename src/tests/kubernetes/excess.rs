@@ -36,10 +36,7 @@ fn slowest_add(world: &World) -> Duration {
 
 #[test]
 fn the_longest_annotations_hold_up_nobody() {
-    let world = World::new();
-    let netns = world.make_pod("mesh", "web", IP);
-    world.add("mesh", "web", &netns, IP);
-    world.assert_enrolled("mesh", "web", &netns);
+    let (world, _netns) = World::enrolled(&[], IP);
     let usual = slowest_add(&world);
     let changes = [
         ("istio.io/reroute-virtual-interfaces", names()),

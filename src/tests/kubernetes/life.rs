@@ -7,10 +7,7 @@ const IP: &str = "10.45.1.2";
 
 #[test]
 fn a_pod_of_a_namespace_in_the_mesh() {
-    let world = World::new();
-    let netns = world.make_pod("mesh", "web", IP);
-    world.add("mesh", "web", &netns, IP);
-    world.assert_enrolled("mesh", "web", &netns);
+    let (world, netns) = World::enrolled(&[], IP);
     let uid = world.uid("mesh", "web");
     world.server.delete(Kind::Pods, "mesh", "web");
     eventually("forgotten", || world.state("web") == "unknown");

@@ -37,12 +37,7 @@ fn a_patch_that_is_refused_is_told_and_not_taken_for_done() {
 
 #[test]
 fn a_pod_that_leaves_is_published_until_the_annotation_is_gone() {
-    let mut world = World::without_agent(&["--verify-interval", "1s"]);
-    world.start_agent();
-    world.start_ztunnel();
-    let netns = world.make_pod("mesh", "web", IP);
-    world.add("mesh", "web", &netns, IP);
-    world.assert_enrolled("mesh", "web", &netns);
+    let (world, netns) = World::enrolled(&["--verify-interval", "1s"], IP);
     world.server.misbehave("patch pods", None, Fault::Answer(500, None));
     world.server.label_namespace("mesh", json!({ "istio.io/dataplane-mode": null }));
     eventually("its rules are out", || !has_rules(&netns));

@@ -48,12 +48,7 @@ fn a_pod_whose_runtime_takes_its_address_over_is_never_said_to_be_in_the_mesh() 
 
 #[test]
 fn an_address_that_is_away_and_comes_back_is_followed() {
-    let mut world = World::without_agent(&["--verify-interval", "300ms"]);
-    world.start_agent();
-    world.start_ztunnel();
-    let netns = world.make_pod("mesh", "web", IP);
-    world.add("mesh", "web", &netns, IP);
-    world.assert_enrolled("mesh", "web", &netns);
+    let (world, netns) = World::enrolled(&["--verify-interval", "300ms"], IP);
     take_addresses_over(&netns);
     assert_bypassed(&world);
     // Still so one verification later.

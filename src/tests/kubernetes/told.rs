@@ -6,13 +6,7 @@ use super::*;
 const IP: &str = "10.46.8.2";
 
 fn enrolled() -> (World, PodNetns) {
-    let mut world = World::without_agent(&["--verify-interval", "1s"]);
-    world.start_agent();
-    world.start_ztunnel();
-    let netns = world.make_pod("mesh", "web", IP);
-    world.add("mesh", "web", &netns, IP);
-    world.assert_enrolled("mesh", "web", &netns);
-    (world, netns)
+    World::enrolled(&["--verify-interval", "1s"], IP)
 }
 
 fn event(world: &World, reason: &str) -> Option<String> {

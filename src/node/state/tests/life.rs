@@ -114,15 +114,7 @@ fn checks_ask_the_dataplane() {
 
 #[test]
 fn verification_comes_back_every_interval_and_repairs() {
-    let mut script =
-        Script::after(Config { verify_interval: Duration::from_secs(30), ..config() }, Vec::new(), Published::new());
-    script.source(Notice::Synced);
-    script.ztunnel(Zds::Connected(ConnectionId(1)));
-    script.source(Notice::Pod(Box::new(pod("a", true))));
-    script.add("a", "n1");
-    script.applied();
-    assert_eq!(script.acked(1), ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
-    script.done(Outcome::Checked(Ok(Differences::default()), None));
+    let mut script = Script::verified_every(Duration::from_secs(30));
     assert_eq!(script.pass(Duration::from_millis(29_990)), NOTHING);
     assert_eq!(script.pass(Duration::from_millis(20)), ["check n1", "compare a"]);
     let outcome = Outcome::Checked(Ok(different("gone")), None);

@@ -70,15 +70,7 @@ fn a_ztunnel_that_does_not_listen_is_told_anew_once() {
         all
     };
     let all = [15001, 15006, 15008, 15053];
-    let config = Config { verify_interval: later, ..config() };
-    let mut script = Script::after(config, Vec::new(), Published::new());
-    script.source(Notice::Synced);
-    script.ztunnel(Zds::Connected(ConnectionId(1)));
-    script.source(Notice::Pod(Box::new(pod("a", true))));
-    script.add("a", "n1");
-    script.applied();
-    assert_eq!(script.acked(1), ["reply 1: ambient", "publish a Some(Enabled)", "check n1"]);
-    script.done(Outcome::Checked(Ok(Differences::default()), None));
+    let mut script = Script::verified_every(later);
     assert_eq!(look(&mut script, later, &all), NOTHING);
     assert_eq!(look(&mut script, later, &[80]), NOTHING, "it may be about to listen");
     assert_eq!(look(&mut script, again, &[80]), ["send 1: del a", "send 1: add a n1"]);
